@@ -1,0 +1,138 @@
+"""The admin API: /admin/v1 on the second listener, behind `AdminAuth`. JSON in, JSON out.
+
+Owns nothing: handlers read the request, ask the owner and answer. Lists are
+`{"object": "list", "data": [...]}`; errors have the public API's envelope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from inferd.api.fields import (
+    as_array,
+    as_object,
+    missing,
+    number,
+    shown,
+    string,
+    text,
+    unknown,
+)
+from inferd.api.key_admin import Answer, KeyAdmin
+from inferd.api.read_body import read_body
+from inferd.errors import InvalidBody
+from inferd.quota.keys import GRACE_S_MAX, LIFE_S_MAX
+
+BODY_BYTES_MAX: Final = 65_536
+BODY_TIMEOUT_S: Final = 10.0
+MODELS_MAX: Final = 256
+NAME_CHARS_MAX: Final = 128
+
+Handler = Callable[[Request], Awaitable[object]]
+"""What it returns is sent as JSON; what it raises, the listener's outermost layer renders."""
+Fields = Mapping[str, Callable[[Any, str], Any]]
+"""What a body may hold: a check for each field."""
+
+_name = text(NAME_CHARS_MAX)
+
+
+def _models(value: object, path: str) -> list[str]:
+    names = as_array(value, path, MODELS_MAX)
+    return [_name(name, f"{path}[{at}]") for at, name in enumerate(names)]
+
+
+_CREATE: Final[Fields] = {
+    "team": _name,
+    "name": string(NAME_CHARS_MAX),
+    "expires_s": number(1, LIFE_S_MAX),
+    "models": _models,
+}
+_ROTATE: Final[Fields] = {"grace_s": number(0, GRACE_S_MAX)}
+_VERIFY: Final[Fields] = {"secret": _name}
+
+
+class AdminApi:
+    """The handlers. `routes` is the table of paths."""
+
+    def __init__(self, keys: KeyAdmin) -> None:
+        self._keys = keys
+
+    def routes(self) -> list[Route]:
+        return [
+            _route("GET", "/admin/v1/teams", self._teams),
+            _route("GET", "/admin/v1/teams/{name}", self._team),
+            _route("GET", "/admin/v1/keys", self._list_keys),
+            _route("POST", "/admin/v1/keys", self._create_key),
+            _route("POST", "/admin/v1/keys/verify", self._verify_key),
+            _route("POST", "/admin/v1/keys/{id}/rotate", self._rotate_key),
+            _route("POST", "/admin/v1/keys/{id}/revoke", self._revoke_key),
+        ]
+
+    async def _teams(self, _: Request) -> Answer:
+        return _list(await self._keys.teams())
+
+    async def _team(self, http: Request) -> Answer:
+        return await self._keys.team(http.path_params["name"])
+
+    async def _list_keys(self, http: Request) -> Answer:
+        return _list(await self._keys.keys(http.query_params.get("team")))
+
+    async def _create_key(self, http: Request) -> Answer:
+        fields = await _body(http, _CREATE)
+        if "team" not in fields:
+            raise missing("team")
+        return await self._keys.create(**fields)
+
+    async def _verify_key(self, http: Request) -> Answer:
+        fields = await _body(http, _VERIFY)
+        if "secret" not in fields:
+            raise missing("secret")
+        key = await self._keys.verify(fields["secret"])
+        return {"object": "key.verification", "valid": key is not None, "key": key}
+
+    async def _rotate_key(self, http: Request) -> Answer:
+        fields = await _body(http, _ROTATE)
+        return await self._keys.rotate(http.path_params["id"], **fields)
+
+    async def _revoke_key(self, http: Request) -> Answer:
+        await _body(http, {})
+        return await self._keys.revoke(http.path_params["id"])
+
+
+def _list(data: list[Answer]) -> Answer:
+    return {"object": "list", "data": data}
+
+
+def _route(method: str, path: str, handler: Handler) -> Route:
+    async def answer(http: Request) -> Response:
+        return Response(orjson.dumps(await handler(http)), media_type="application/json")
+
+    return Route(path, answer, methods=[method])
+
+
+async def _body(http: Request, fields: Fields) -> dict[str, Any]:
+    """The checked fields of a JSON object; no body is an empty one, null is absent.
+
+    Raises:
+        RequestError: naming the field.
+        ClientGoneError: the client left before the end of its body.
+    """
+    if http.headers.get("content-length", "0") == "0" and "transfer-encoding" not in http.headers:
+        return {}
+    raw = await read_body(
+        http.receive, http.scope["headers"], bytes_max=BODY_BYTES_MAX, timeout_s=BODY_TIMEOUT_S
+    )
+    try:
+        given = as_object(orjson.loads(raw), "body")
+    except orjson.JSONDecodeError as error:
+        raise InvalidBody(f"The body is not JSON: {error}.") from error
+    for name in given:
+        if name not in fields:
+            raise unknown(shown(name))
+    return {name: fields[name](value, name) for name, value in given.items() if value is not None}

@@ -1,0 +1,99 @@
+"""One listening socket and the uvicorn server behind it.
+
+The socket is bound before anything else starts, so that a taken port is told at once. uvicorn's
+signal handling and lifespan are off: the process has one owner, and it is not uvicorn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from inferd.api.http_protocol import protocol_class
+from inferd.config.address import Address
+from inferd.errors import StartError
+
+BACKLOG = 2_048
+KEEP_ALIVE_S = 75
+"""Longer than the idle time that clients' pools assume, so that it is they who close."""
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the application's."""
+        yield
+
+
+class Listener:
+    """Bound at once, serving in `run`, closed by `stop`."""
+
+    def __init__(self, address: Address, field: str) -> None:
+        """Bind. `field` is the key of inferd.toml that an error names.
+
+        Raises:
+            StartError: the port is taken, the address is not ours, or the port needs privileges.
+        """
+        self.address = address
+        self._socket = _bind(address, field)
+        self._server: uvicorn.Server | None = None
+        self.port: int = self._socket.getsockname()[1]
+
+    async def run(self, app: ASGIApp, connections_max: int) -> None:
+        """Serve `app` until `stop`, then until every connection has ended."""
+        config = uvicorn.Config(
+            app,
+            http=protocol_class(connections_max),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            backlog=BACKLOG,
+            timeout_keep_alive=KEEP_ALIVE_S,
+        )
+        self._server = _Server(config)
+        await self._server.serve(sockets=[self._socket])
+
+    def stop(self) -> None:
+        """Take no new connection; `run` returns when those that are open have ended."""
+        if self._server is not None:
+            self._server.should_exit = True
+
+    def force(self) -> None:
+        """Do not wait for open connections any longer."""
+        if self._server is not None:
+            self._server.force_exit = True
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _bind(address: Address, field: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((address.host, address.port))
+        listening.listen(BACKLOG)
+    except OSError as error:
+        listening.close()
+        raise StartError(f"{field}: {_explain(address, error)}") from error
+    listening.setblocking(False)  # noqa: FBT003 - the standard library's signature
+    return listening
+
+
+def _explain(address: Address, error: OSError) -> str:
+    where = f"{address.host}:{address.port}"
+    if error.errno == errno.EADDRINUSE:
+        return f"{where} is taken by another process. Stop it, or choose another port."
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{where} is not an address of this machine. Use one that is, or 0.0.0.0 for all."
+    if error.errno == errno.EACCES:
+        return f"{where} needs privileges that inferd does not have. Use a port above 1023."
+    return f"cannot listen on {where}: {error.strerror}."

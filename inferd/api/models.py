@@ -1,0 +1,72 @@
+"""GET /v1/models and /v1/models/{id}: what the caller's key may use, and how it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from inferd.api.access import Access
+from inferd.api.auth import authenticate
+from inferd.api.request_record import record_of
+from inferd.clock import utc_now_us
+from inferd.inference import Caller
+from inferd.routing.pools import ModelView
+
+OWNER: Final = "inferd"
+
+PoolState = Callable[[str], str]
+"""`ready` when a worker of the pool takes requests, else `loading`, `draining` or `unavailable`."""
+
+
+class Models:
+    """The two endpoints. `created` is when this process learnt of its models, in epoch seconds."""
+
+    def __init__(self, access: Access, pool_state: PoolState, created: int) -> None:
+        self._access = access
+        self._pool_state = pool_state
+        self._created = created
+
+    async def list(self, http: Request) -> Response:
+        caller = self._caller(http)
+        views = self._access.pools.visible(caller, self._access.team(caller))
+        return _json({"object": "list", "data": [self._body(view) for view in views]})
+
+    async def get(self, http: Request) -> Response:
+        """One model, under a name, an alias or `name@version`.
+
+        Raises:
+            UnknownModel, ModelNotAllowed: as for a request that names it.
+        """
+        caller = self._caller(http)
+        name = http.path_params["model"]
+        view = self._access.pools.view(name, caller, self._access.team(caller))
+        return _json(self._body(view))
+
+    def _caller(self, http: Request) -> Caller:
+        caller = authenticate(http.scope["headers"], self._access.keys, utc_now_us())
+        record = record_of(http.scope)
+        record.team, record.key_id = caller.team, caller.key_id
+        return caller
+
+    def _body(self, view: ModelView) -> dict[str, Any]:
+        return {
+            "id": view.id,
+            "object": "model",
+            "created": self._created,
+            "owned_by": OWNER,
+            "kind": view.kind,
+            "version": view.version,
+            "versions": list(view.versions),
+            "aliases": list(view.aliases),
+            "context_tokens_max": view.context_tokens_max,
+            "output_tokens_max": view.output_tokens_max,
+            "state": self._pool_state(view.pool),
+        }
+
+
+def _json(body: dict[str, Any]) -> Response:
+    return Response(orjson.dumps(body), media_type="application/json")

@@ -1,0 +1,45 @@
+"""The route tables and the order of the layers, on one screen."""
+
+from __future__ import annotations
+
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp
+
+from inferd.api.admin import AdminApi
+from inferd.api.admin_auth import AdminAuth
+from inferd.api.chat import ChatCompletions
+from inferd.api.middleware import Count, Envelope
+from inferd.api.models import Models
+from inferd.api.probes import Probes
+
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+"""On the admin listener, reachable without the admin key."""
+
+
+def public_app(chat: ChatCompletions, models: Models, probes: Probes, count: Count) -> ASGIApp:
+    """What teams reach."""
+    router = Router(
+        [
+            Route("/v1/chat/completions", chat, methods=["POST"]),
+            Route("/v1/models", models.list, methods=["GET"]),
+            Route("/v1/models/{model:path}", models.get, methods=["GET"]),
+            Route("/healthz", probes.healthz, methods=["GET"]),
+            Route("/readyz", probes.readyz, methods=["GET"]),
+        ],
+        redirect_slashes=False,
+    )
+    return Envelope(router, count=count)
+
+
+def admin_app(admin: AdminApi, probes: Probes, admin_key: str, count: Count) -> ASGIApp:
+    """What admins and ops reach, on loopback."""
+    router = Router(
+        [
+            *admin.routes(),
+            Route("/healthz", probes.healthz, methods=["GET"]),
+            Route("/readyz", probes.readyz, methods=["GET"]),
+            Route("/metrics", probes.metrics, methods=["GET"]),
+        ],
+        redirect_slashes=False,
+    )
+    return Envelope(AdminAuth(router, admin_key, OPEN_PATHS), count=count, operator=True)

@@ -1,0 +1,97 @@
+"""The answer of a request that does not stream: collected whole, normalised, sent as one body.
+
+Until it is whole the client has seen nothing, so a lost worker may be replaced by another one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import orjson
+
+from inferd.errors import UpstreamError
+from inferd.inference import InferenceRequest, Usage
+from inferd.upstream.answer import chat_answer, usage_of
+from inferd.upstream.wire import ANSWER_BYTES_MAX
+
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class Collector:
+    """Reads one attempt's body; says nothing before its end."""
+
+    __slots__ = ("_attempt_id", "_left", "_parts", "_request", "_size", "done", "usage")
+
+    def __init__(self, request: InferenceRequest, attempt_id: str) -> None:
+        self._request = request
+        self._attempt_id = attempt_id
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._left = False
+        self.done = False
+        self.usage: Usage | None = None
+
+    def feed(self, data: bytes) -> bytes:
+        """Keep the bytes.
+
+        Raises:
+            UpstreamError: more than `ANSWER_BYTES_MAX`.
+        """
+        self._parts.append(data)
+        self._size += len(data)
+        if self._size > ANSWER_BYTES_MAX:
+            raise UpstreamError(f"The worker's answer is over {ANSWER_BYTES_MAX} bytes.")
+        return b""
+
+    def client_left(self) -> None:
+        """An aborted answer is read to its end for its usage alone."""
+        self._left = True
+
+    def end(self) -> bytes:
+        """The whole answer as the client gets it.
+
+        Raises:
+            UpstreamError: it is not a chat completion, or the engine aborted it.
+        """
+        self.done = True
+        answer, self.usage = chat_answer(self._decode(), self._request, self._attempt_id)
+        return orjson.dumps(answer)
+
+    def bill(self, prompt_tokens_estimated: int) -> Usage:
+        """The engine's usage, of an aborted answer too; zero without: nothing was delivered."""
+        del prompt_tokens_estimated
+        if self.usage is None:
+            try:
+                counts = self._decode().get("usage")
+            except UpstreamError:
+                counts = None
+            if not isinstance(counts, dict):
+                return Usage(estimated=self._left)
+            self.usage = usage_of(counts)
+        return self.usage
+
+    def _decode(self) -> dict[str, Any]:
+        try:
+            value = orjson.loads(b"".join(self._parts))
+        except orjson.JSONDecodeError as error:
+            raise UpstreamError("The worker's answer is not JSON.") from error
+        if not isinstance(value, dict):
+            raise UpstreamError("The worker's answer is not a JSON object.")
+        return value
+
+
+class WholeAnswer:
+    """A sink for `dispatch` that holds the one body."""
+
+    __slots__ = ("body", "content_sent")
+
+    def __init__(self) -> None:
+        self.body = b""
+        self.content_sent = False
+
+    def answer(self, request: InferenceRequest, attempt_id: str) -> Collector:
+        return Collector(request, attempt_id)
+
+    async def send(self, data: bytes) -> None:
+        self.body = data

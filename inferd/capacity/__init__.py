@@ -1,0 +1,1 @@
+"""What a model can do on this machine, by measurement."""

@@ -1,0 +1,84 @@
+"""Teams and keys for a command: through the running server, else in the database under its lock.
+
+Owns that choice. The lock decides, not a guess: who gets it knows that no server runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import typer
+
+from inferd.api.key_admin import Answer, KeyAdmin
+from inferd.cli.admin_client import connect
+from inferd.config.load import LoadedConfig, load_config
+from inferd.errors import InferdError
+from inferd.quota.keys import KeyIndex
+from inferd.storage.database import Database
+from inferd.storage.lock import SERVE, StateDirHeld, hold
+
+T = TypeVar("T")
+
+DATABASE_FILE = "inferd.db"
+
+
+class Admin(Protocol):
+    """What commands do with teams and keys; raises InferdError with a message to be shown."""
+
+    async def teams(self) -> list[Answer]: ...
+    async def team(self, name: str) -> Answer: ...
+    async def keys(self, team: str | None = None) -> list[Answer]: ...
+    async def create(
+        self,
+        team: str,
+        name: str = "",
+        expires_s: float | None = None,
+        models: Sequence[str] | None = None,
+    ) -> Answer: ...
+    async def rotate(self, key_id: str, grace_s: float = 0.0) -> Answer: ...
+    async def revoke(self, key_id: str) -> Answer: ...
+    async def verify(self, secret: str) -> Answer | None: ...
+
+
+def run(config: Path, purpose: str, action: Callable[[Admin], Awaitable[T]]) -> T:
+    """Run one command's work; a failure is told on standard error and ends with exit code 1."""
+    try:
+        return asyncio.run(_run(load_config(config), purpose, action))
+    except InferdError as error:
+        typer.echo(error.message, err=True)
+        raise typer.Exit(1) from error
+
+
+@asynccontextmanager
+async def open_admin(config: LoadedConfig, purpose: str) -> AsyncIterator[Admin]:
+    """The server's admin API if one runs on this state folder, else the database itself."""
+    state_dir = config.resolve(config.config.server.state_dir)
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(hold(state_dir, purpose))
+        except StateDirHeld as held:
+            if held.holder is None or held.holder.purpose != SERVE:
+                raise
+            address = held.holder.admin or config.config.server.admin_listen
+            yield await stack.enter_async_context(connect(address, state_dir))
+            return
+        db = await stack.enter_async_context(Database.open(state_dir / DATABASE_FILE))
+        group = await stack.enter_async_context(asyncio.TaskGroup())
+        writer = group.create_task(db.run())
+        stack.callback(writer.cancel)
+        teams = [team.name for team in config.config.teams]
+        yield KeyAdmin(await KeyIndex.load(db, teams), lambda: config.config)
+
+
+async def _run(config: LoadedConfig, purpose: str, action: Callable[[Admin], Awaitable[T]]) -> T:
+    async with open_admin(config, purpose) as admin:
+        try:
+            return await action(admin)
+        except InferdError as error:
+            # Raised again outside, where no task group wraps it.
+            failure = error
+    raise failure

@@ -1,0 +1,77 @@
+"""Teams and keys as tables for people. Scripts use `--json`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+PIPE_COLUMNS = 200
+"""Width where no terminal says its own: nothing is cut for a reader that is a program."""
+
+
+def show(table: Table) -> None:
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=PIPE_COLUMNS)
+    console.print(table)
+
+
+def key_table(keys: Iterable[dict[str, Any]]) -> Table:
+    """Keys without their secrets: `prefix` is what a secret begins with."""
+    table = _table("id", "team", "name", "secret", "models", "state", "created", "expires")
+    for key in keys:
+        state = key["state"].replace("_", " ")
+        if key["previous_secret_until"] is not None:
+            state += f", old secret until {_time(key['previous_secret_until'])}"
+        table.add_row(
+            key["id"],
+            key["team"],
+            key["name"],
+            f"{key['prefix']}…",
+            _names(key["models"]),
+            state,
+            _time(key["created_at"]),
+            "never" if key["expires_at"] is None else _time(key["expires_at"]),
+        )
+    return table
+
+
+def team_table(teams: Iterable[dict[str, Any]]) -> Table:
+    table = _table("team", "weight", "models", "tokens/s", "requests/s", "priority", "keys")
+    for team in teams:
+        table.add_row(
+            team["name"],
+            str(team["weight"]),
+            _names(team["models"]),
+            _limit(team["tokens_per_s"], team["burst_tokens"]),
+            _limit(team["requests_per_s"], team["burst_requests"]),
+            team["priority_max"],
+            str(team["active_keys"]),
+        )
+    return table
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        # What is copied from a table is never broken over two lines.
+        table.add_column(column, no_wrap=column in {"id", "team", "secret"}, overflow="fold")
+    return table
+
+
+def _names(names: list[str] | None) -> str:
+    return "all" if names is None else ", ".join(names)
+
+
+def _limit(rate: float | None, burst: int | None) -> str:
+    if rate is None:
+        return "no limit"
+    return f"{rate:,}" if burst is None else f"{rate:,} (burst {burst:,})"
+
+
+def _time(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")

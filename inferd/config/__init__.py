@@ -1,0 +1,1 @@
+"""inferd.toml: its models, its loading, its errors and its reload."""

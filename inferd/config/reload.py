@@ -1,0 +1,269 @@
+"""What differs between two configurations, as typed changes in the order they are applied. Pure.
+
+Every kind of change says what it takes: `live`, `drain` (workers are drained and replaced) or
+`restart`. A file with one `NeedsRestart` is refused whole. What is added comes first and what is
+removed last, so that nothing ever refers to what is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import ClassVar, Final, Literal
+
+from inferd.config.locate import KeyPath, show_path
+from inferd.config.schema import (
+    AttachedWorker,
+    Config,
+    Logs,
+    Model,
+    Section,
+    Team,
+    Version,
+    Workers,
+)
+
+Reload = Literal["live", "drain", "restart"]
+
+RESTART_REASONS: Final = {
+    "listen": "inferd takes its addresses once, at start",
+    "admin_listen": "inferd takes its addresses once, at start",
+    "state_dir": "the database and the lock in it are held while inferd runs",
+    "environment": "every engine must run from one environment",
+}
+_SERVER_REASON: Final = "the listeners are made with it, once, at start"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Base of all changes."""
+
+    reload: ClassVar[Reload] = "live"
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsRestart(Change):
+    path: KeyPath
+    reason: str
+
+    reload: ClassVar[Reload] = "restart"
+
+    def __str__(self) -> str:
+        return f"{show_path(self.path)} needs a restart: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class LogLevelChanged(Change):
+    before: Logs
+    after: Logs
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAdded(Change):
+    """With all its versions: they are not reported again."""
+
+    model: Model
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRemoved(Change):
+    """With all its versions, whose workers drain."""
+
+    model: Model
+
+    reload: ClassVar[Reload] = "drain"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChanged(Change):
+    """Its own keys, targets or queue; versions are reported by themselves."""
+
+    before: Model
+    after: Model
+
+
+@dataclass(frozen=True, slots=True)
+class VersionAdded(Change):
+    model: str
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRemoved(Change):
+    model: str
+    version: Version
+
+    reload: ClassVar[Reload] = "drain"
+
+
+@dataclass(frozen=True, slots=True)
+class VersionChanged(Change):
+    """What its engines are started with: each worker is drained and replaced."""
+
+    model: str
+    before: Version
+    after: Version
+
+    reload: ClassVar[Reload] = "drain"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerCountChanged(Change):
+    """Workers too many drain; the others go on."""
+
+    model: str
+    version: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettingsChanged(Change):
+    """How inferd treats its workers: drain time, restarts, log size. No worker is replaced."""
+
+    model: str
+    version: str
+    before: Workers
+    after: Workers
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedAdded(Change):
+    model: str
+    version: str
+    attached: AttachedWorker
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedRemoved(Change):
+    """Also the old half of one that changed."""
+
+    model: str
+    version: str
+    attached: AttachedWorker
+
+    reload: ClassVar[Reload] = "drain"
+
+
+@dataclass(frozen=True, slots=True)
+class TeamAdded(Change):
+    team: Team
+
+
+@dataclass(frozen=True, slots=True)
+class TeamRemoved(Change):
+    team: Team
+
+
+@dataclass(frozen=True, slots=True)
+class TeamChanged(Change):
+    before: Team
+    after: Team
+
+
+ORDER: Final[tuple[type[Change], ...]] = (
+    NeedsRestart,
+    LogLevelChanged,
+    ModelAdded,
+    VersionAdded,
+    AttachedAdded,
+    ModelChanged,
+    VersionChanged,
+    WorkerSettingsChanged,
+    WorkerCountChanged,
+    TeamAdded,
+    TeamChanged,
+    TeamRemoved,
+    AttachedRemoved,
+    VersionRemoved,
+    ModelRemoved,
+)
+
+
+def diff(old: Config, new: Config) -> list[Change]:
+    """All changes from `old` to `new`, in the order of `ORDER`; [] when both mean the same."""
+    changes = chain(
+        _restarts(("server",), old.server, new.server),
+        _restarts(("engine",), old.engine, new.engine),
+        [LogLevelChanged(old.logs, new.logs)] if old.logs != new.logs else [],
+        _model_changes(old, new),
+        _team_changes(old, new),
+    )
+    return sorted(changes, key=lambda change: ORDER.index(type(change)))
+
+
+def needing_restart(changes: Iterable[Change]) -> list[NeedsRestart]:
+    """Why a file cannot be applied while inferd runs; [] when it can."""
+    return [change for change in changes if isinstance(change, NeedsRestart)]
+
+
+def _changed_keys(before: Section, after: Section) -> list[str]:
+    return [key for key in type(before).model_fields if getattr(before, key) != getattr(after, key)]
+
+
+def _restarts(path: KeyPath, before: Section, after: Section) -> Iterator[Change]:
+    for key in _changed_keys(before, after):
+        yield NeedsRestart((*path, key), RESTART_REASONS.get(key, _SERVER_REASON))
+
+
+def _team_changes(old: Config, new: Config) -> Iterator[Change]:
+    before = {team.name: team for team in old.teams}
+    after = {team.name: team for team in new.teams}
+    for name, team in after.items():
+        if name not in before:
+            yield TeamAdded(team)
+        elif before[name] != team:
+            yield TeamChanged(before[name], team)
+    for name, team in before.items():
+        if name not in after:
+            yield TeamRemoved(team)
+
+
+def _model_changes(old: Config, new: Config) -> Iterator[Change]:
+    before = {model.name: model for model in old.models}
+    after = {model.name: model for model in new.models}
+    for name, model in after.items():
+        if name not in before:
+            yield ModelAdded(model)
+            continue
+        if set(_changed_keys(before[name], model)) - {"versions"}:
+            yield ModelChanged(before[name], model)
+        yield from _version_changes(before[name], model)
+    for name, model in before.items():
+        if name not in after:
+            yield ModelRemoved(model)
+
+
+def _version_changes(old: Model, new: Model) -> Iterator[Change]:
+    before = {version.version: version for version in old.versions}
+    after = {version.version: version for version in new.versions}
+    # The engine is started with the model's context length.
+    longer = old.context_tokens_max != new.context_tokens_max
+    for name, version in after.items():
+        if name not in before:
+            yield VersionAdded(new.name, version)
+            continue
+        was = before[name]
+        changed = set(_changed_keys(was, version)) - {"workers", "attached"}
+        if changed or (longer and version.weights is not None):
+            yield VersionChanged(new.name, was, version)
+        yield from _worker_changes(new.name, was, version)
+    for name, version in before.items():
+        if name not in after:
+            yield VersionRemoved(new.name, version)
+
+
+def _worker_changes(model: str, before: Version, after: Version) -> Iterator[Change]:
+    name = after.version
+    changed = set(_changed_keys(before.workers, after.workers))
+    if changed - {"count"}:
+        yield WorkerSettingsChanged(model, name, before.workers, after.workers)
+    if "count" in changed:
+        yield WorkerCountChanged(model, name, before.workers.count, after.workers.count)
+    for attached in after.attached:
+        if attached not in before.attached:
+            yield AttachedAdded(model, name, attached)
+    for attached in before.attached:
+        if attached not in after.attached:
+            yield AttachedRemoved(model, name, attached)

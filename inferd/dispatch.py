@@ -1,0 +1,216 @@
+"""THE DATA PATH: reserve, queue, place, stream, settle. One request from top to bottom.
+
+Interactive requests, batch lines and warm-ups differ only in their sink. Every claim is a context
+manager and is given back exactly once; the settlement of an answer that nobody waits for any more
+travels with its exchange to the worker's client, which reads the bill and closes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+import orjson
+
+from inferd.errors import (
+    DeadlineExceeded,
+    NoWorker,
+    ShuttingDown,
+    UpstreamError,
+    WorkerFailedMidStream,
+)
+from inferd.inference import InferenceRequest, Priority, Usage, new_attempt_id
+from inferd.upstream.engine_error import from_body
+from inferd.workers.client import OK, Abandoned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from inferd.routing.load import Lease
+    from inferd.routing.scheduler import Scheduler
+    from inferd.settlement import Ledger, Settlement
+    from inferd.upstream.wire import Exchange
+    from inferd.workers.client import WorkerClient
+
+ATTEMPTS_MAX = 2
+ENGINE_PRIORITY = {Priority.INTERACTIVE: 0, Priority.BATCH: -100}
+"""Higher first; the engine preempts when the difference exceeds its threshold of 10."""
+
+
+class Answer(Protocol):
+    """Reads one attempt's bytes: a stream's relay, or the collector of a whole answer."""
+
+    @property
+    def done(self) -> bool: ...
+
+    def feed(self, data: bytes) -> bytes: ...
+
+    def end(self) -> bytes: ...
+
+    def client_left(self) -> None: ...
+
+    def bill(self, prompt_tokens_estimated: int) -> Usage: ...
+
+
+class Sink(Protocol):
+    """Where an answer goes. `content_sent`: the client has seen a part of it."""
+
+    content_sent: bool
+
+    def answer(self, request: InferenceRequest, attempt_id: str) -> Answer: ...
+
+    async def send(self, data: bytes) -> None: ...
+
+
+class Dispatch:
+    """Joins buckets, schedulers and workers; owns only the count of requests in flight."""
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        schedulers: Mapping[str, Scheduler],
+        clients: Mapping[str, WorkerClient],
+        weight_of: Callable[[str], int],
+    ) -> None:
+        self._ledger = ledger
+        self._schedulers = schedulers
+        self._clients = clients
+        self._weight_of = weight_of
+        self._in_flight = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._closing = False
+
+    @property
+    def in_flight(self) -> int:
+        return self._in_flight
+
+    async def run(self, request: InferenceRequest, sink: Sink) -> None:
+        """Serve one request into `sink`.
+
+        Raises:
+            InferdError: refused or failed; nothing is owed for what was refused.
+            DeadlineExceeded: `request.deadline` passed.
+        """
+        with self._counted(), self._ledger.open(request) as settlement:
+            settlement.reserve()  # 1 bucket
+            try:
+                async with asyncio.timeout_at(request.deadline):
+                    await self._serve(request, sink, settlement)
+            except TimeoutError as error:
+                raise DeadlineExceeded("The request took longer than it may.") from error
+
+    async def _serve(self, request: InferenceRequest, sink: Sink, settlement: Settlement) -> None:
+        """Queue, place, stream; once more on another worker if the client has seen nothing."""
+        lost: UpstreamError | None = None
+        while True:
+            try:
+                scheduler = self._scheduler(request)
+                weight = self._weight_of(request.team)
+                tried = settlement.workers_tried
+                async with scheduler.ticket(request, weight, tried) as lease:  # 2 queue, 3 place
+                    await self._attempt(request, lease, sink, settlement)  # 4 stream
+                return
+            except NoWorker:
+                if lost is not None:
+                    raise lost from None
+                raise
+            except UpstreamError as error:
+                if sink.content_sent:
+                    if isinstance(error, WorkerFailedMidStream | ShuttingDown):
+                        raise
+                    raise WorkerFailedMidStream(error.message) from error
+                if not error.retryable or settlement.attempts >= ATTEMPTS_MAX:
+                    raise
+                lost = error
+
+    async def _attempt(
+        self, request: InferenceRequest, lease: Lease, sink: Sink, settlement: Settlement
+    ) -> None:
+        client = self._clients[lease.target]
+        attempt_id = new_attempt_id()
+        settlement.placed(lease, attempt_id)
+        answer = sink.answer(request, attempt_id)
+        payload = engine_payload(request, attempt_id, client)
+        async with client.exchange(request.endpoint, payload) as exchange:
+            try:
+                await self._relay(exchange, answer, sink, settlement)
+            finally:
+                if answer.done or exchange.whole or exchange.failed:
+                    settlement.bill(answer)  # 5 settle
+                    exchange.finish()
+                else:  # the engine is still at it: it is told to stop, and its bill read afterwards
+                    answer.client_left()
+                    known = attempt_id if request.choices == 1 else None
+                    client.abandon(Abandoned(exchange, known, answer, settlement.postpone(answer)))
+
+    async def _relay(
+        self, exchange: Exchange, answer: Answer, sink: Sink, settlement: Settlement
+    ) -> None:
+        status = await exchange.head()
+        if status != OK:
+            raise from_body(status, await exchange.read_all())
+        while not answer.done and (data := await exchange.read()):
+            out = answer.feed(data)
+            if out:
+                settlement.output_sent()
+                await sink.send(out)
+        if last := answer.end():
+            await sink.send(last)
+
+    async def drained(self) -> None:
+        """Until no request is in flight."""
+        await self._idle.wait()
+
+    def close(self, error: ShuttingDown) -> None:
+        """The grace is over: everything in flight ends with `error`, and so does what comes."""
+        self._closing = True
+        for scheduler in self._schedulers.values():
+            scheduler.fail_waiting(error)
+        for client in self._clients.values():
+            client.fail_all(error)
+
+    def _scheduler(self, request: InferenceRequest) -> Scheduler:
+        if self._closing:
+            raise ShuttingDown("inferd is shutting down.", retry_after_s=10)
+        scheduler = self._schedulers.get(request.pool)
+        if scheduler is None:
+            raise NoWorker(f"No worker serves {request.model!r} any more.", retry_after_s=10)
+        return scheduler
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        self._in_flight += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._in_flight -= 1
+            if not self._in_flight:
+                self._idle.set()
+
+
+def engine_payload(request: InferenceRequest, attempt_id: str, client: WorkerClient) -> bytes:
+    """The body for the engine: the client's, plus the fields that are ours to set.
+
+    Usage is always asked for: without it nobody could bill. `extra_key` keeps one team from timing
+    the prefix cache of another.
+    """
+    body = {
+        **request.body,
+        "model": client.model or request.model,
+        "stream": request.stream,
+        "max_tokens": request.output_tokens_max,
+    }
+    if request.choices > 1:
+        body["n"] = request.choices
+    if request.stream:
+        body["stream_options"] = {"include_usage": True}
+    if client.speaks_sglang:
+        body["priority"] = ENGINE_PRIORITY[request.priority]
+        body["extra_key"] = request.team
+        if request.choices == 1:
+            body["rid"] = attempt_id
+    return orjson.dumps(body)

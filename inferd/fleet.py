@@ -1,0 +1,160 @@
+"""Joins workers to schedulers: the only place that knows both. Owns the schedulers of all pools.
+
+A worker that becomes ready turns into a target; one that drains or is lost stops being one. A pool
+that the config no longer names takes no requests, but is kept until its last worker has ended.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final
+
+from inferd.clock import utc_now_us
+from inferd.config.schema import Model
+from inferd.errors import NoWorker
+from inferd.inference import SYSTEM_TEAM, Endpoint, Outcome, Priority, Usage, new_request_id
+from inferd.metrics import Metrics
+from inferd.routing.pools import pool_id
+from inferd.routing.scheduler import Scheduler
+from inferd.storage.usage import UsageRow
+from inferd.workers.base import WorkerBase
+from inferd.workers.client import WorkerClient
+from inferd.workers.states import WorkerState
+
+STARTING: Final = frozenset({WorkerState.SPAWNING, WorkerState.LOADING, WorkerState.WARMING})
+Watch = Callable[[WorkerBase, WorkerState, WorkerState], None]
+
+
+class Fleet:
+    """The supervisor's observer. `record` takes the ledger rows of warm-ups."""
+
+    def __init__(
+        self, *, metrics: Metrics, record: Callable[[UsageRow], object], rng: random.Random
+    ) -> None:
+        self.schedulers: dict[str, Scheduler] = {}
+        self.clients: dict[str, WorkerClient] = {}
+        self.workers: dict[str, WorkerBase] = {}
+        self.watch: Watch | None = None
+        self._leaving: dict[str, Scheduler] = {}
+        self._metrics = metrics
+        self._record = record
+        self._rng = rng
+
+    def apply(self, models: Iterable[Model]) -> None:
+        """A scheduler for each version; those of versions that are gone refuse who waits there."""
+        wanted = {
+            pool_id(model.name, version.version): model.queue
+            for model in models
+            for version in model.versions
+        }
+        for pool, queue in wanted.items():
+            scheduler = self._leaving.pop(pool, None) or self.schedulers.get(pool)
+            if scheduler is None:
+                scheduler = Scheduler(pool, queue, self._rng)
+            scheduler.update(queue)
+            self.schedulers[pool] = scheduler
+        for pool in self.schedulers.keys() - wanted:
+            scheduler = self._leaving[pool] = self.schedulers.pop(pool)
+            scheduler.fail_waiting(NoWorker(f"`{pool}` is not served any more.", retry_after_s=10))
+            self._forget_if_empty(pool)
+
+    def worker_changed(self, worker: WorkerBase, before: WorkerState, after: WorkerState) -> None:
+        self.workers[worker.id] = worker
+        scheduler = self.schedulers.get(worker.pool) or self._leaving.get(worker.pool)
+        if scheduler is not None:
+            if after is WorkerState.READY:
+                worker.client.on_abort = partial(self._count_abort, worker.id)
+                self.clients[worker.id] = worker.client
+                scheduler.target_up(worker.id, worker.inflight_max)
+            elif after is WorkerState.DRAINING:
+                scheduler.target_draining(worker.id)
+            elif before in (WorkerState.READY, WorkerState.DRAINING):
+                scheduler.target_down(worker.id)
+        if after in (WorkerState.STOPPED, WorkerState.FAILED):
+            self._forget_if_empty(worker.pool)
+        if self.watch is not None:
+            self.watch(worker, before, after)
+
+    def warmed(self, worker: WorkerBase, usage: Usage, ttft_s: float, tpot_s: float) -> None:
+        """The warm-up's tokens go to the system team, so that ledger and engine agree."""
+        model, _, version = worker.pool.rpartition("@")
+        self._record(
+            UsageRow(
+                request_id=new_request_id(),
+                response_id=None,
+                ts_us=utc_now_us(),
+                team=SYSTEM_TEAM,
+                key_id="",
+                model=model,
+                version=version,
+                pool=worker.pool,
+                worker=worker.id,
+                priority=Priority.INTERACTIVE,
+                endpoint=Endpoint.CHAT,
+                stream=True,
+                prompt_tokens=usage.prompt_tokens,
+                cached_tokens=usage.cached_tokens,
+                completion_tokens=usage.completion_tokens,
+                reasoning_tokens=usage.reasoning_tokens,
+                estimated=usage.estimated,
+                queue_wait_s=0.0,
+                ttft_s=ttft_s,
+                tpot_s=tpot_s,
+                duration_s=ttft_s + tpot_s * max(usage.completion_tokens - 1, 0),
+                placement_reason="warm_up",
+                attempts=1,
+                outcome=Outcome.COMPLETED,
+                error_code=None,
+            )
+        )
+
+    def leases_of(self, worker_id: str) -> int:
+        """Leases that a worker holds now; 0 for one that is no target."""
+        worker = self.workers.get(worker_id)
+        if worker is None:
+            return 0
+        scheduler = self.schedulers.get(worker.pool) or self._leaving.get(worker.pool)
+        return scheduler.leases_of(worker_id) if scheduler else 0
+
+    @property
+    def ready(self) -> bool:
+        """Some pool has a worker that takes requests."""
+        return any(scheduler.ready_targets for scheduler in self.schedulers.values())
+
+    def pool_state(self, pool: str) -> str:
+        """`ready`, `loading`, `draining` or `unavailable`: the best of its workers' states."""
+        states = {worker.state for worker in self.workers.values() if worker.pool == pool}
+        if WorkerState.READY in states:
+            return "ready"
+        if states & STARTING:
+            return "loading"
+        return "draining" if WorkerState.DRAINING in states else "unavailable"
+
+    def forget(self, worker_id: str) -> None:
+        """A worker was removed and has ended."""
+        self.workers.pop(worker_id, None)
+        self.clients.pop(worker_id, None)
+
+    def refresh_metrics(self) -> None:
+        """Set the gauges that are cheaper to read than to keep."""
+        for scheduler in self.schedulers.values():
+            snapshot = scheduler.snapshot()
+            pool = self._metrics.pool[snapshot.pool]
+            for priority, waiting in snapshot.waiting.items():
+                pool.queue_depth[priority].set(waiting)
+            for target in snapshot.targets:
+                worker = self._metrics.worker[target.target]
+                worker.inflight_requests.set(target.inflight)
+                worker.outstanding_tokens.set(target.outstanding_tokens)
+
+    def _count_abort(self, worker_id: str, confirmed: bool) -> None:  # noqa: FBT001 - a callback
+        outcome = "confirmed" if confirmed else "unanswered"
+        self._metrics.worker[worker_id].aborts[outcome].inc()
+
+    def _forget_if_empty(self, pool: str) -> None:
+        scheduler = self._leaving.get(pool)
+        if scheduler is not None and not scheduler.snapshot().targets:
+            del self._leaving[pool]
+            self._metrics.forget_pool(pool)

@@ -1,0 +1,123 @@
+"""What one inference request is, inside the house: frozen values without any library's types.
+
+`http` is the Starlette object, `request` is the `InferenceRequest` made from it once, after
+validation. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+SYSTEM_TEAM = "system"
+"""Who pays for warm-up and probes. Reserved: no team in inferd.toml may take the name."""
+
+
+class Endpoint(StrEnum):
+    """The engine path that a request goes to; also the public one."""
+
+    CHAT = "/v1/chat/completions"
+
+
+class Priority(StrEnum):
+    """Queue class of a request: batch is placed only when no interactive request waits."""
+
+    INTERACTIVE = "interactive"
+    BATCH = "batch"
+
+
+class Outcome(StrEnum):
+    """How a request ended, as the ledger, the metrics and the access log name it."""
+
+    COMPLETED = "completed"
+    CLIENT_LEFT = "client_left"
+    REFUSED = "refused"  # never placed on a worker: limits, queue, no worker
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one request, as the engine counted them (or as relayed, when `estimated`)."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    estimated: bool = False
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks: the result of authentication. Holds no secret."""
+
+    team: str
+    key_id: str
+    models: frozenset[str] | None = None
+    """Public model names the key may use; None means every model of its team."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """What validation needs to know of a model."""
+
+    name: str
+    context_tokens_max: int
+    output_tokens_max: int
+    choices_max: int
+    reasoning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceRequest:
+    """A validated request. `body` is the engine's payload without the fields dispatch owns."""
+
+    request_id: str
+    team: str
+    key_id: str
+    endpoint: Endpoint
+    model: str
+    """The public name as the client wrote it; sent to the engine, which echoes it."""
+    pool: str
+    """`model@version`: where it is queued."""
+    body: dict[str, Any]
+    prompt_bytes: int
+    """UTF-8 bytes of all text of the prompt: the input of the token estimate."""
+    prompt_tokens_estimated: int
+    output_tokens_max: int
+    """Per choice; always sent to the engine as max_tokens."""
+    choices: int
+    stream: bool
+    include_usage: bool
+    priority: Priority
+    deadline: float
+    """Loop time after which nobody waits for the answer any more."""
+    one_tool_call: bool = False
+    """The client refused parallel tool calls: the gateway lets one through per choice."""
+    service_tier: str | None = None
+    """Echoed in the answer; None: the client named none."""
+    metadata: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def cost_tokens(self) -> int:
+        """Tokens claimed before anything is known: estimated input + the most output allowed."""
+        return self.prompt_tokens_estimated + self.output_tokens_max * self.choices
+
+
+def new_request_id() -> str:
+    """The x-request-id of one HTTP request: `req_` and 32 hex digits."""
+    return "req_" + secrets.token_hex(16)
+
+
+def new_attempt_id() -> str:
+    """The engine's rid and the public response id of one attempt.
+
+    Always the same length: the engine matches abort ids by prefix, so an id that could be the
+    start of another one would abort both.
+    """
+    return "chatcmpl-" + secrets.token_hex(16)

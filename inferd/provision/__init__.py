@@ -1,0 +1,1 @@
+"""The engine's own environment and the demo model: made, checked, repaired."""

@@ -1,0 +1,1 @@
+"""Who may ask and how much: keys, token buckets, estimates."""

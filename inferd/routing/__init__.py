@@ -1,0 +1,1 @@
+"""Which request goes next, and to which target. Knows no processes."""

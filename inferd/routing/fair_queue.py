@@ -1,0 +1,214 @@
+"""Start-time fair queue over teams, in two lanes: batch is looked at only when nothing else waits.
+
+Owns who waits and the virtual time. A team's start tag grows by cost / weight with every grant; the
+team with the smallest tag is next, in its own order of arrival. A team that was idle starts at the
+virtual time, so idleness earns nothing. Costs are estimates and may be corrected afterwards. Tags
+are made for heads only, so a place that is given up costs nobody anything. O(log teams).
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+from inferd.inference import Priority
+
+
+class Place:
+    """One request's place in the queue: subclass it with what shall wait."""
+
+    __slots__ = ("cost", "is_queued", "priority", "team", "weight")
+
+    def __init__(self, team: str, priority: Priority, weight: int, cost: int) -> None:
+        assert weight >= 1, weight
+        assert cost >= 0, cost
+        self.team = team
+        self.priority = priority
+        self.weight = weight
+        self.cost = cost
+        self.is_queued = False
+
+
+P = TypeVar("P", bound=Place)
+
+
+class _Team(Generic[P]):
+    """`start`: tag of its head while it waits. `finish`: where its next tag begins otherwise."""
+
+    __slots__ = ("entry", "finish", "start", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: OrderedDict[P, None] = OrderedDict()
+        self.start = 0.0
+        self.finish = 0.0
+        self.entry = 0
+        """Number of its one valid entry in the heap; 0 if it has none."""
+
+
+class _Lane(Generic[P]):
+    """One priority: its teams, its heap of teams that wait, its virtual time."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.virtual = 0.0
+        self.teams: dict[str, _Team[P]] = {}
+        self.aside: list[P] = []
+        self._heap: list[tuple[float, int, _Team[P]]] = []
+        self._entries = itertools.count(1)
+
+    def team(self, name: str) -> _Team[P]:
+        team = self.teams.get(name)
+        if team is None:
+            team = self.teams[name] = _Team()
+        return team
+
+    def push(self, place: P, *, front: bool) -> None:
+        team = self.team(place.team)
+        refund = place.cost / place.weight if front else 0.0
+        if team.waiting:
+            team.start -= refund
+        else:
+            team.start = max(self.virtual, team.finish - refund)
+        team.waiting[place] = None
+        if front:
+            team.waiting.move_to_end(place, last=False)
+        if front or not team.entry:
+            self._enter(team, before_equals=front)
+        self.depth += 1
+
+    def head(self) -> P | None:
+        heap = self._heap
+        while heap and heap[0][2].entry != heap[0][1]:
+            heapq.heappop(heap)
+        return next(iter(heap[0][2].waiting)) if heap else None
+
+    def take(self, place: P) -> None:
+        team = self.teams[place.team]
+        # Not the largest tag so far: corrections may have moved everybody back, and a newcomer
+        # must start beside the others, not where their estimates once were.
+        self.virtual = team.start
+        team.finish = team.start + place.cost / place.weight
+        team.start = team.finish
+        self.remove(place)
+        if team.waiting:
+            self._enter(team)
+
+    def remove(self, place: P) -> None:
+        """Whoever is next in the team moves up, at the tag as it is."""
+        team = self.teams[place.team]
+        del team.waiting[place]
+        self.depth -= 1
+        if not team.waiting:
+            team.entry = 0
+
+    def look_past(self, place: P) -> None:
+        team = self.teams[place.team]
+        del team.waiting[place]
+        self.aside.append(place)
+        if not team.waiting:
+            team.entry = 0
+
+    def look_again(self) -> None:
+        while self.aside:
+            place = self.aside.pop()
+            team = self.teams[place.team]
+            team.waiting[place] = None
+            team.waiting.move_to_end(place, last=False)
+            if not team.entry:
+                self._enter(team)
+
+    def correct(self, name: str, difference: float) -> None:
+        team = self.team(name)
+        team.finish += difference
+        if team.waiting:
+            team.start += difference
+            self._enter(team)
+
+    def _enter(self, team: _Team[P], *, before_equals: bool = False) -> None:
+        """The team's tag in the heap is its present one; an older entry becomes void."""
+        number = next(self._entries)
+        team.entry = -number if before_equals else number
+        heapq.heappush(self._heap, (team.start, team.entry, team))
+        if len(self._heap) > 2 * len(self.teams) + 8:
+            self._heap = [entry for entry in self._heap if entry[2].entry == entry[1]]
+            heapq.heapify(self._heap)
+
+
+class FairQueue(Generic[P]):
+    """Bounded per lane and per team. Retries are let in beyond the bounds: each had a lease."""
+
+    def __init__(self, waiting_max: int, waiting_per_team_max: int) -> None:
+        self.waiting_max = waiting_max
+        self.waiting_per_team_max = waiting_per_team_max
+        self.waiting = 0
+        """Places in both lanes."""
+        self._lanes: dict[Priority, _Lane[P]] = {priority: _Lane() for priority in Priority}
+        self._interactive = self._lanes[Priority.INTERACTIVE]
+        self._batch = self._lanes[Priority.BATCH]
+
+    def __iter__(self) -> Iterator[P]:
+        """Everyone who waits, in no promised order."""
+        for lane in self._lanes.values():
+            for team in lane.teams.values():
+                yield from team.waiting
+
+    def depth(self, priority: Priority) -> int:
+        return self._lanes[priority].depth
+
+    def team_depth(self, team: str, priority: Priority) -> int:
+        known = self._lanes[priority].teams.get(team)
+        return len(known.waiting) if known else 0
+
+    def refusal(self, team: str, priority: Priority) -> str | None:
+        """Which bound another place of this team would break, in words; None if it may wait."""
+        if self.depth(priority) >= self.waiting_max:
+            return f"{self.waiting_max} {priority} requests wait already"
+        if self.team_depth(team, priority) >= self.waiting_per_team_max:
+            return f"{self.waiting_per_team_max} {priority} requests of team `{team}` wait already"
+        return None
+
+    def push(self, place: P, *, front: bool = False) -> None:
+        """Wait behind the team's others, or with `front` before them.
+
+        `front` is for a retry: what its first grant charged is taken back until the next one.
+        """
+        assert not place.is_queued
+        place.is_queued = True
+        self.waiting += 1
+        self._lanes[place.priority].push(place, front=front)
+
+    def head(self) -> P | None:
+        """Who is next and was not looked past."""
+        if self._interactive.depth:
+            return self._interactive.head()
+        return self._batch.head()
+
+    def take(self, place: P) -> None:
+        """The head is granted: its team is charged."""
+        place.is_queued = False
+        self.waiting -= 1
+        self._lanes[place.priority].take(place)
+
+    def remove(self, place: P) -> None:
+        """Given up, at no charge. One that does not wait (any more) is left alone."""
+        if place.is_queued:
+            place.is_queued = False
+            self.waiting -= 1
+            self._lanes[place.priority].remove(place)
+
+    def look_past(self, place: P) -> None:
+        """The head cannot be granted now: look at who is behind it, until `look_again`."""
+        self._lanes[place.priority].look_past(place)
+
+    def look_again(self) -> None:
+        """Everyone looked past is back where it was."""
+        self._interactive.look_again()
+        self._batch.look_again()
+
+    def correct(self, place: Place, actual_cost: int) -> None:
+        """The place was granted at `cost` and turned out to cost this much."""
+        difference = (actual_cost - place.cost) / place.weight
+        self._lanes[place.priority].correct(place.team, difference)

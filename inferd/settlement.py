@@ -1,0 +1,263 @@
+"""The end of every request, exactly once: reservation, ledger row, metrics, token estimate.
+
+`Ledger.open` makes one `Settlement` per request. It closes when its scope has been left *and* its
+usage is known; for an answer that a client left half-way the second comes up to a second later.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, Self
+
+from inferd.clock import monotonic, utc_now_us
+from inferd.errors import InferdError
+from inferd.inference import InferenceRequest, Outcome, Usage
+from inferd.metrics import Metrics
+from inferd.storage.usage import UsageRow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from inferd.config.schema import Targets
+    from inferd.quota.buckets import Buckets, Reservation
+    from inferd.quota.estimate import Estimator
+    from inferd.routing.load import Lease
+
+
+SHORT_PROMPT_TOKENS = 4_096
+"""Up to here a model's TTFT target holds as it stands."""
+
+
+class Bill(Protocol):
+    """Whatever read an answer and can say what it cost."""
+
+    def bill(self, prompt_tokens_estimated: int) -> Usage: ...
+
+
+class Ledger:
+    """Opens settlements. `record` takes each finished row; it must not block.
+
+    `targets_of` gives what a model's users may expect, None for a model that is gone.
+    """
+
+    def __init__(
+        self,
+        *,
+        buckets: Buckets,
+        estimator: Estimator,
+        metrics: Metrics,
+        targets_of: Callable[[str], Targets | None],
+        record: Callable[[UsageRow], object],
+    ) -> None:
+        self.buckets = buckets
+        self.estimator = estimator
+        self.metrics = metrics
+        self.targets_of = targets_of
+        self.record = record
+        self.open_count = 0
+
+    def open(self, request: InferenceRequest) -> Settlement:
+        return Settlement(self, request)
+
+
+class Settlement:
+    """One request's account. Enter it before the first claim, leave it with the last."""
+
+    __slots__ = (
+        "_answered",
+        "_arrived",
+        "_arrived_us",
+        "_first_output",
+        "_last_output",
+        "_lease",
+        "_ledger",
+        "_left",
+        "_placed",
+        "_postponed",
+        "_request",
+        "_reservation",
+        "_usage",
+        "attempts",
+        "error_code",
+        "outcome",
+        "response_id",
+        "workers_tried",
+    )
+
+    def __init__(self, ledger: Ledger, request: InferenceRequest) -> None:
+        self._ledger = ledger
+        self._request = request
+        self._reservation: Reservation | None = None
+        self._lease: Lease | None = None
+        self._arrived = monotonic()
+        self._arrived_us = utc_now_us()
+        self._placed: float | None = None
+        self._first_output: float | None = None
+        self._last_output: float | None = None
+        self._left: float | None = None
+        self._usage = Usage()
+        self._postponed = False
+        self.attempts = 0
+        self.workers_tried: frozenset[str] = frozenset()
+        self.outcome = Outcome.COMPLETED
+        self.error_code: str | None = None
+        self.response_id: str | None = None
+
+    def __enter__(self) -> Self:
+        self._ledger.open_count += 1
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        del trace
+        self._left = monotonic()
+        if kind is not None:
+            self._name_the_end(error)
+        if not self._postponed:
+            self._close()
+
+    def reserve(self) -> None:
+        """Claim the request's most possible tokens from its team's buckets.
+
+        Raises:
+            RateLimited: not now. InvalidField: never.
+        """
+        buckets = self._ledger.buckets
+        self._reservation = buckets.reserve(
+            self._request.team, self._request.cost_tokens, monotonic()
+        )
+
+    def placed(self, lease: Lease, response_id: str) -> None:
+        """A worker was chosen: one more attempt."""
+        self.attempts += 1
+        self.workers_tried |= {lease.target}
+        self._lease = lease
+        self.response_id = response_id
+        self._placed = monotonic()
+
+    def output_sent(self) -> None:
+        """A part of the answer is on its way to the client."""
+        self._last_output = monotonic()
+        if self._first_output is None:
+            self._first_output = self._last_output
+
+    def bill(self, answer: Bill) -> None:
+        """The answer has ended: keep what it cost."""
+        self._usage = answer.bill(self._request.prompt_tokens_estimated)
+
+    def postpone(self, answer: Bill) -> Callable[[], None]:
+        """The bill comes later: the returned function is to be called once, when it is there."""
+        self._postponed = True
+
+        def close() -> None:
+            assert self._postponed, "a postponed settlement closes once"
+            self._postponed = False
+            self.bill(answer)
+            if self._left is not None:
+                self._close()
+
+        return close
+
+    def _name_the_end(self, error: BaseException | None) -> None:
+        if isinstance(error, InferdError):
+            self.outcome = Outcome.FAILED if self.attempts else Outcome.REFUSED
+            self.error_code = error.code
+        else:
+            self.outcome = Outcome.CLIENT_LEFT
+
+    def _close(self) -> None:
+        ledger = self._ledger
+        ledger.open_count -= 1
+        if self._lease is not None:
+            self._lease.correct(self._usage.total_tokens)
+        if self._reservation is not None:
+            if self._usage.total_tokens or self.outcome is Outcome.CLIENT_LEFT:
+                self._reservation.settle(self._usage.total_tokens, monotonic())
+            else:
+                self._reservation.release()  # refused or failed with nothing to show: free
+        row = self._row()
+        ledger.record(row)
+        _count(row, ledger.metrics, ledger.targets_of(row.model))
+        usage = self._usage
+        if usage.prompt_tokens and not usage.estimated:
+            request = self._request
+            ledger.estimator.learn(request.model, request.prompt_bytes, usage.prompt_tokens)
+
+    def _ttft_s(self) -> float | None:
+        """Of a stream only: the one body of another answer says nothing of its first token."""
+        if self._first_output is None or not self._request.stream:
+            return None
+        return self._first_output - self._arrived
+
+    def _row(self) -> UsageRow:
+        request = self._request
+        usage = self._usage
+        model, _, version = request.pool.rpartition("@")
+        left = self._left if self._left is not None else monotonic()
+        tpot_s = None
+        if self._first_output is not None and self._last_output is not None:
+            tokens_after_first = usage.completion_tokens - 1
+            if request.stream and tokens_after_first > 0:
+                tpot_s = (self._last_output - self._first_output) / tokens_after_first
+        return UsageRow(
+            request_id=request.request_id,
+            response_id=self.response_id,
+            ts_us=self._arrived_us,
+            team=request.team,
+            key_id=request.key_id,
+            model=model,
+            version=version,
+            pool=request.pool,
+            worker=self._lease.target if self._lease else None,
+            priority=request.priority,
+            endpoint=request.endpoint,
+            stream=request.stream,
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            completion_tokens=usage.completion_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
+            estimated=usage.estimated,
+            queue_wait_s=(self._placed if self._placed is not None else left) - self._arrived,
+            ttft_s=self._ttft_s(),
+            tpot_s=tpot_s,
+            duration_s=left - self._arrived,
+            placement_reason=self._lease.reason if self._lease else None,
+            attempts=self.attempts,
+            outcome=self.outcome,
+            error_code=self.error_code,
+        )
+
+
+def ttft_target_s(targets: Targets, prompt_tokens: int) -> float:
+    """The model's target for prompts up to 4,096 tokens, in proportion beyond."""
+    return targets.ttft_ms / 1_000 * max(1.0, prompt_tokens / SHORT_PROMPT_TOKENS)
+
+
+def _count(row: UsageRow, metrics: Metrics, targets: Targets | None) -> None:
+    traffic = metrics.traffic[row.team, row.model, row.version]
+    traffic.requests[row.outcome].inc()
+    if row.prompt_tokens:
+        traffic.prompt_tokens_cached.inc(row.cached_tokens)
+        traffic.prompt_tokens_computed.inc(row.prompt_tokens - row.cached_tokens)
+        traffic.completion_tokens.inc(row.completion_tokens)
+    if row.placement_reason is not None:
+        pool = metrics.pool[row.pool]
+        pool.queue_wait[row.priority].observe(row.queue_wait_s)
+        pool.placements[row.placement_reason].inc()
+        if row.attempts > 1:
+            pool.retries.inc(row.attempts - 1)
+    model = metrics.model[row.model, row.version]
+    if row.ttft_s is not None:
+        model.ttft_s.observe(row.ttft_s)
+        if targets is not None:
+            met = row.ttft_s <= ttft_target_s(targets, row.prompt_tokens)
+            (model.met if met else model.missed)["ttft"].inc()
+    if row.tpot_s is not None:
+        model.time_per_output_token_s.observe(row.tpot_s)
+        if targets is not None:
+            met = row.tpot_s <= targets.tpot_ms / 1_000
+            (model.met if met else model.missed)["tpot"].inc()

@@ -1,0 +1,1 @@
+"""The SQLite file: one writer, numbered migrations, one module per kind of row."""

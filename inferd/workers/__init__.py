@@ -1,0 +1,1 @@
+"""Engine processes: their life, their calls, how many of them. Knows no queues."""

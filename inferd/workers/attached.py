@@ -1,0 +1,161 @@
+"""A worker that someone else runs: probed, used and shown, never started nor killed.
+
+It may be any server that speaks SGLang's HTTP, or a plain OpenAI-compatible one; what the latter
+lacks (load reports, abort by id) stays unknown. It is LOADING until it first answers as it should,
+READY while it does, and FAILED with the reason when it does not, until it does again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import orjson
+
+from inferd.errors import ShuttingDown, UpstreamError, WorkerTimeout, WorkerUnreachable
+from inferd.workers import engine
+from inferd.workers.base import Node, WorkerBase, read_loads
+from inferd.workers.client import OK, WorkerClient
+from inferd.workers.spec import AttachedSpec
+from inferd.workers.states import WorkerState, move
+
+PROBE_LOOK_S: Final = 2.0
+PROBE_S_MAX: Final = 5.0
+SILENT_PROBES_MAX: Final = 3
+"""A worker in a long prefill may miss a probe; one that refuses connections is lost at once."""
+UNKNOWN_URL: Final = frozenset({404, 405})
+KEY_REFUSED: Final = frozenset({401, 403})
+
+
+class _Unusable(UpstreamError):
+    """It answers, but not as it must: waiting alone will not help."""
+
+
+class AttachedWorker(WorkerBase):
+    """A worker of somebody else's. `run` ends only when it is asked to drain."""
+
+    def __init__(
+        self,
+        worker_id: str,
+        pool: str,
+        spec: AttachedSpec,
+        node: Node,
+        previous: WorkerBase | None = None,
+    ) -> None:
+        client = WorkerClient(
+            worker_id, spec.url, spec.api_key, speaks_sglang=False, model=spec.model
+        )
+        super().__init__(
+            worker_id,
+            pool,
+            node,
+            client=client,
+            spec_hash=spec.spec_hash,
+            inflight_max=spec.inflight_max,
+            previous=previous,
+        )
+        self.spec = spec
+        self._problem = "not asked yet"
+        self._silent = 0
+        self._has_ready = True
+
+    @property
+    def progress(self) -> str:
+        if self.state in {WorkerState.LOADING, WorkerState.FAILED}:
+            return f"waiting for {self.spec.url}: {self._problem}"
+        return ""
+
+    async def run(self) -> None:
+        """Probe until asked to drain; returns in STOPPED."""
+        if self.draining:
+            return
+        move(self, WorkerState.LOADING)
+        try:
+            async with asyncio.TaskGroup() as group:
+                services = [
+                    group.create_task(service)
+                    for service in (self.client.run(), self._report_loads())
+                ]
+                try:
+                    await self._serve()
+                finally:
+                    self.client.fail_all(
+                        ShuttingDown("The worker is being let go.", retry_after_s=5)
+                    )
+                    for service in services:
+                        service.cancel()
+        finally:
+            if self.state is WorkerState.READY:  # cancelled in the middle of its work
+                move(self, WorkerState.DRAINING, "stopping with inferd")
+            move(self, WorkerState.STOPPED, "let go")
+
+    async def _serve(self) -> None:
+        while not self.draining:
+            await self._probe()
+            await self._sleep(PROBE_LOOK_S)
+        if self.state is WorkerState.READY:
+            await self._finish_leases(lambda: False)
+
+    async def _probe(self) -> None:
+        """Ask whether it serves, and move to where the answer leads."""
+        try:
+            try:
+                await self._check()
+            except WorkerUnreachable:
+                await self._check()  # an idle connection may just have been closed: a new one
+        except UpstreamError as error:
+            self._missed(error)
+        else:
+            self._silent = 0
+            if self.state is WorkerState.FAILED:
+                move(self, WorkerState.LOADING, "it answers again")
+            if self.state is WorkerState.LOADING:
+                move(self, WorkerState.READY)
+
+    def _missed(self, error: UpstreamError) -> None:
+        self._problem = error.message
+        if self.state is WorkerState.LOADING:
+            if isinstance(error, _Unusable):
+                move(self, WorkerState.FAILED, error.message)
+        elif self.state is WorkerState.READY:
+            self._silent += 1
+            if isinstance(error, WorkerTimeout) and self._silent < SILENT_PROBES_MAX:
+                return
+            move(self, WorkerState.FAILED, error.message)
+            if isinstance(error, WorkerUnreachable):
+                self.client.fail_all(WorkerUnreachable("The worker was lost."))
+
+    async def _check(self) -> None:
+        """Does it serve? One that is to become READY is looked at more closely.
+
+        Raises:
+            UpstreamError: it does not, and why.
+        """
+        if self._has_ready:
+            status, _ = await self.client.get(engine.READY_PATH, PROBE_S_MAX)
+            self._has_ready = status not in UNKNOWN_URL
+            if self._has_ready and status != OK:
+                raise UpstreamError(f"it is not ready (GET {engine.READY_PATH} gave {status})")
+        if not self._has_ready or self.state is not WorkerState.READY:
+            await self._check_models()
+        if self.state is not WorkerState.READY:
+            self.client.speaks_sglang = await read_loads(self.client) is not None
+
+    async def _check_models(self) -> None:
+        status, body = await self.client.get(engine.MODELS_PATH, PROBE_S_MAX)
+        if status in KEY_REFUSED:
+            raise _Unusable(f"it refuses the key ({status}): correct the variable of `key_env`")
+        if status != OK:
+            raise UpstreamError(f"GET {engine.MODELS_PATH} gave {status}")
+        try:
+            names = [str(model["id"]) for model in orjson.loads(body)["data"]]
+        except (ValueError, TypeError, KeyError) as error:
+            raise _Unusable(
+                f"GET {engine.MODELS_PATH} gave no list of models: correct `url`"
+            ) from error
+        if self.spec.model not in names:
+            # SGLang answers for any name with what it has: for another model that would be a lie.
+            served = ", ".join(names[:5]) or "no model"
+            raise _Unusable(
+                f"it serves {served}, not {self.spec.model}: correct `url`, or set `model`"
+            )

@@ -1,0 +1,156 @@
+"""What all workers have in common, whoever runs them: state, client, load report, draining.
+
+`Worker` (started by inferd) and `AttachedWorker` (run by someone else) add how they come to be
+READY and what ends them. A state is written by `states.move` alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from math import nan
+from pathlib import Path
+from typing import Final
+
+from inferd import clock
+from inferd.errors import ShuttingDown, UpstreamError
+from inferd.metrics import Metrics
+from inferd.workers import engine
+from inferd.workers.client import OK, WorkerClient
+from inferd.workers.states import Observer, WorkerState, move
+
+LEASES_LOOK_S: Final = 0.05
+LOADS_LOOK_S: Final = 1.0
+SERVING: Final = frozenset({WorkerState.READY, WorkerState.DRAINING})
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What the workers of this node share."""
+
+    observer: Observer
+    metrics: Metrics
+    environment: engine.Environment
+    folder: Path
+    """`workers/` in the state folder; each worker has one of its own in it."""
+    leases_of: Callable[[str], int]
+    """How many leases a worker id holds now; asked when draining."""
+
+
+class WorkerBase:
+    """A place that serves requests, seen from this gateway."""
+
+    def __init__(
+        self,
+        worker_id: str,
+        pool: str,
+        node: Node,
+        *,
+        client: WorkerClient,
+        spec_hash: str,
+        inflight_max: int,
+        previous: WorkerBase | None,
+    ) -> None:
+        """`previous` lived in the same place before, and has ended."""
+        self.id = worker_id
+        self.pool = pool
+        self.client = client
+        self.spec_hash = spec_hash
+        self.inflight_max = inflight_max
+        self.state: WorkerState = WorkerState.STOPPED if previous is None else previous.state
+        self.reason: str = "not started" if previous is None else previous.reason
+        self.last_failure = self.reason if self.state is WorkerState.FAILED else ""
+        """Why the previous life here ended, if it failed."""
+        self.since = clock.monotonic()
+        self.since_us = clock.utc_now_us()
+        self.loads: engine.Loads | None = None
+        """The engine's last report; None: unknown, which is neither idle nor full."""
+        self.outlook = ""
+        """What the supervisor will do about a worker that has failed."""
+        self._node = node
+        self._drain_by: float | None = None
+        self._woken = asyncio.Event()
+
+    @property
+    def observer(self) -> Observer:
+        return self._node.observer
+
+    @property
+    def metrics(self) -> Metrics:
+        return self._node.metrics
+
+    @property
+    def pid(self) -> int | None:
+        """The engine's process, if it is ours."""
+        return None
+
+    @property
+    def port(self) -> int | None:
+        """The engine's port, if it is ours."""
+        return None
+
+    @property
+    def output_path(self) -> Path | None:
+        """Where the engine's output goes, if it is ours."""
+        return None
+
+    @property
+    def progress(self) -> str:
+        """How far a start has come, for people."""
+        return ""
+
+    @property
+    def draining(self) -> bool:
+        """Whether it was asked to end; its state tells how far that is."""
+        return self._drain_by is not None
+
+    def drain(self, deadline_s: float) -> None:
+        """Ask it to end: at once if not READY, else when its leases have, in `deadline_s` seconds.
+
+        Asked again, the earlier deadline holds.
+        """
+        by = clock.monotonic() + deadline_s
+        self._drain_by = by if self._drain_by is None else min(by, self._drain_by)
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Live once; returns in STOPPED or FAILED, with nothing of it left."""
+        raise NotImplementedError
+
+    async def _sleep(self, seconds: float) -> None:
+        """Sleep, or wake up earlier because something was asked or has happened."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+        self._woken.clear()
+
+    async def _finish_leases(self, over: Callable[[], bool]) -> None:
+        """READY -> DRAINING: wait for the leases, until the deadline or until it is `over`."""
+        move(self, WorkerState.DRAINING, "asked to drain")
+        assert self._drain_by is not None
+        while self._node.leases_of(self.id) and not over():
+            if clock.monotonic() >= self._drain_by:
+                self.client.fail_all(ShuttingDown("The worker is being stopped.", retry_after_s=5))
+                return
+            await self._sleep(LEASES_LOOK_S)
+
+    async def _report_loads(self) -> None:
+        """Service: keep the load report fresh. An engine that cannot tell is unknown."""
+        gauge = self.metrics.worker[self.id].kv_utilization
+        gauge.set(nan)
+        while True:
+            await asyncio.sleep(LOADS_LOOK_S)
+            asked = self.client.speaks_sglang and self.state in SERVING
+            self.loads = await read_loads(self.client) if asked else None
+            gauge.set(nan if self.loads is None else self.loads.kv_utilization)
+
+
+async def read_loads(client: WorkerClient) -> engine.Loads | None:
+    """The engine's load report; None when it gives none within a second."""
+    try:
+        status, body = await client.get(engine.LOADS_PATH, LOADS_LOOK_S)
+    except UpstreamError:
+        return None
+    return engine.parse_loads(body) if status == OK else None

@@ -1,0 +1,199 @@
+"""One worker's calls: an exchange, an abort, a probe. Owns the open exchanges and the aborts.
+
+Whoever leaves an answer half-way hands its exchange to `abandon`: the engine is told to abort the
+request by id, and the connection is read on until the usage has come, so that the bill is exact.
+`run` is the service that does so; it belongs to the task group of whoever owns the worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import orjson
+
+from inferd.errors import UpstreamError, WorkerTimeout
+from inferd.upstream.engine_error import from_body
+from inferd.upstream.wire import Exchange, WorkerPool
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+ABANDONED_MAX: Final = 1_024
+"""Exchanges waiting for their last usage; past it the connection is just closed."""
+ABANDON_S_MAX: Final = 1.0
+"""The engine answers an abort within 0.1 s; a worker that does not is not waited for."""
+PROBE_BYTES_MAX: Final = 4_194_304
+OK: Final = 200
+
+
+class Reader(Protocol):
+    """What goes on reading an abandoned answer: the relay or collector that began it."""
+
+    @property
+    def done(self) -> bool: ...
+
+    def feed(self, data: bytes) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """An answer that nobody waits for any more. `settle` is called exactly once."""
+
+    exchange: Exchange
+    attempt_id: str | None
+    reader: Reader
+    settle: Callable[[], None]
+
+
+class WorkerClient:
+    """HTTP to one worker.
+
+    `speaks_sglang`: aborts by id and load reports exist there. `model`: the name it wants to be
+    asked for, if that is not the public one.
+    """
+
+    def __init__(
+        self,
+        worker_id: str,
+        url: str,
+        api_key: str | None,
+        *,
+        speaks_sglang: bool = True,
+        model: str | None = None,
+    ) -> None:
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self.worker_id = worker_id
+        self.url = url
+        self.speaks_sglang = speaks_sglang
+        self.model = model
+        self._pool = WorkerPool(url, headers)
+        self._open: set[Exchange] = set()
+        self._abandoned: asyncio.Queue[Abandoned] = asyncio.Queue(ABANDONED_MAX)
+        self._running = False
+        self.on_abort: Callable[[bool], None] | None = None
+        """Told of every abort whether the engine confirmed it."""
+
+    @asynccontextmanager
+    async def exchange(self, path: str, payload: bytes) -> AsyncIterator[Exchange]:
+        """POST `payload`; the exchange is closed at the end of the scope unless abandoned.
+
+        Raises:
+            WorkerUnreachable: the worker does not accept connections.
+        """
+        exchange = await self._pool.open("POST", path, payload)
+        self._open.add(exchange)
+        try:
+            yield exchange
+        finally:
+            if exchange in self._open:
+                self._open.discard(exchange)
+                exchange.close()
+
+    def abandon(self, left: Abandoned) -> None:
+        """Take over an exchange in the middle of its answer. Synchronous; never fails."""
+        self._open.discard(left.exchange)
+        if not self._running or self._abandoned.full():
+            left.exchange.close()
+            left.settle()
+            return
+        self._abandoned.put_nowait(left)
+
+    def fail_all(self, error: UpstreamError) -> None:
+        """Every answer that is still being received ends with `error`."""
+        for exchange in list(self._open):
+            exchange.fail(error)
+
+    async def run(self) -> None:
+        """Serve the abandoned exchanges until cancelled; then settle what is left at once."""
+        self._running = True
+        try:
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    left = await self._abandoned.get()
+                    group.create_task(self._wind_up(left))
+        finally:
+            self._running = False
+            while not self._abandoned.empty():
+                left = self._abandoned.get_nowait()
+                left.exchange.close()
+                left.settle()
+            self._pool.close()
+
+    async def ready(self, timeout_s: float) -> bool:
+        """Whether the worker says that it takes requests. False also when it cannot be reached."""
+        try:
+            status, _ = await self._call("GET", "/ready", b"", timeout_s)
+        except UpstreamError:
+            return False
+        return status == OK
+
+    async def get(self, path: str, timeout_s: float) -> tuple[int, bytes]:
+        """Status and body of a GET.
+
+        Raises:
+            UpstreamError: unreachable, lost, or silent for `timeout_s` seconds.
+        """
+        return await self._call("GET", path, b"", timeout_s)
+
+    async def complete(
+        self, path: str, payload: dict[str, Any], timeout_s: float
+    ) -> dict[str, Any]:
+        """A whole JSON answer to a POST.
+
+        Raises:
+            UpstreamError, RequestError: the worker refused, failed or took too long.
+        """
+        status, body = await self._call("POST", path, orjson.dumps(payload), timeout_s)
+        if status != OK:
+            raise from_body(status, body)
+        try:
+            answer = orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise UpstreamError("The worker's answer is not JSON.") from error
+        if not isinstance(answer, dict):
+            raise UpstreamError("The worker's answer is not a JSON object.")
+        return answer
+
+    async def abort(self, attempt_id: str) -> bool:
+        """Ask the engine to stop one request. False if it did not confirm within a second."""
+        body = orjson.dumps({"rid": attempt_id})
+        try:
+            status, _ = await self._call("POST", "/abort_request", body, ABANDON_S_MAX)
+        except UpstreamError:
+            status = 0
+        if self.on_abort is not None:
+            self.on_abort(status == OK)
+        return status == OK
+
+    async def _call(
+        self, method: str, path: str, body: bytes, timeout_s: float
+    ) -> tuple[int, bytes]:
+        exchange: Exchange | None = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                exchange = await self._pool.open(method, path, body)
+                status = await exchange.head()
+                return status, await exchange.read_all(PROBE_BYTES_MAX)
+        except TimeoutError as error:
+            raise WorkerTimeout(f"The worker did not answer within {timeout_s:g} s.") from error
+        finally:
+            if exchange is not None:
+                exchange.close()
+
+    async def _wind_up(self, left: Abandoned) -> None:
+        try:
+            if left.attempt_id is None or not self.speaks_sglang:
+                return  # closing the connection is the only abort there is
+            async with asyncio.timeout(ABANDON_S_MAX):
+                await self.abort(left.attempt_id)
+                await left.exchange.head()
+                while not left.reader.done and (data := await left.exchange.read()):
+                    left.reader.feed(data)
+        except (TimeoutError, UpstreamError):
+            return  # no usage came: the bill is what was relayed, marked as estimated
+        finally:
+            left.exchange.close()
+            left.settle()

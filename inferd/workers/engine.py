@@ -1,0 +1,204 @@
+"""All that inferd knows of SGLang 0.5.23's outside: flags, endpoints, reports, model folders.
+
+What it prints is in `engine_output`, what it streams in `upstream`; no other module names a flag
+or an endpoint of the engine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import orjson
+
+from inferd.errors import ProvisionError
+from inferd.workers.process import Program
+from inferd.workers.spec import WorkerSpec
+
+HOST: Final = "127.0.0.1"
+_TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")
+READY_PATH: Final = "/ready"
+LOADS_PATH: Final = "/v1/loads?include=core"
+METRICS_PATH: Final = "/metrics"
+MODELS_PATH: Final = "/v1/models"
+STOP_GRACE_S: Final = 20.0
+"""The engine looks for a SIGTERM every 5 s and takes about 10 s when idle."""
+
+
+class Environment(Protocol):
+    """Where the engine is installed: `provision.EngineEnvironment`, or a stand-in for tests."""
+
+    def command(self) -> list[str]:
+        """The program and its first arguments; the engine's flags follow."""
+
+    def env(self, extra: Mapping[str, str]) -> dict[str, str]:
+        """The whole environment of its processes, with `extra` laid over it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """What an engine reports of itself, over all its data-parallel ranks."""
+
+    running: int
+    waiting: int
+    used_tokens: int
+    total_tokens: int
+
+    @property
+    def kv_utilization(self) -> float:
+        """Share of the KV cache held by running requests, 0 to 1."""
+        return min(self.used_tokens / self.total_tokens, 1.0) if self.total_tokens else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """An engine's own bill since it started, in tokens."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+
+
+def program(
+    spec: WorkerSpec, environment: Environment, *, port: int, key_file: Path, folder: Path
+) -> Program:
+    """The engine for `spec`, listening on `port`; `folder` is where it runs."""
+    options = spec.engine
+    extra = {"OMP_NUM_THREADS": str(options.threads), **options.env}
+    return Program(
+        arguments=(*environment.command(), *arguments(spec, port, key_file)),
+        environment=environment.env(extra),
+        folder=folder,
+    )
+
+
+def arguments(spec: WorkerSpec, port: int, key_file: Path) -> list[str]:
+    """The engine's flags; `extra_args` come last and win."""
+    options = spec.engine
+    flags: dict[str, object] = {
+        "--config": key_file,
+        "--model-path": spec.weights,
+        "--served-model-name": spec.model,
+        "--host": HOST,
+        "--port": port,
+        "--device": options.device,
+        "--attention-backend": "torch_native" if options.device == "cpu" else None,
+        "--tp-size": options.tensor_parallel,
+        "--context-length": spec.context_tokens_max,
+        "--max-running-requests": options.running_max,
+        "--max-queued-requests": options.queued_max,
+        "--chunked-prefill-size": options.chunked_prefill_tokens,
+        "--max-total-tokens": options.kv_tokens_max,
+        "--stream-interval": options.stream_interval,
+        "--tool-call-parser": options.tool_call_parser,
+        "--reasoning-parser": options.reasoning_parser,
+        "--log-level-http": "warning",  # else every probe is a line of output
+        "--default-priority-value": 0,  # else a request without one counts as the lowest of all
+        "--load-snapshot-publish-interval": 1,  # by default loads are 15 steps old
+    }
+    switches = (
+        "--sleep-on-idle",  # an idle scheduler would burn a whole core
+        "--skip-server-warmup",  # inferd warms it up itself, and books it
+        "--enable-metrics",
+        "--enable-cache-report",
+        "--enable-priority-scheduling",
+        "--constrained-json-disable-any-whitespace",
+    )
+    set_flags = [(flag, str(value)) for flag, value in flags.items() if value is not None]
+    return [*(part for pair in set_flags for part in pair), *switches, *options.extra_args]
+
+
+def write_key_file(path: Path, api_key: str) -> None:
+    """Where the engine reads its key from: a flag would show in every process listing.
+
+    Only the one key is set: with a second one for admins the engine would refuse aborts to it, and
+    without that one it refuses the routes that change weights to everybody.
+    """
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump({"api-key": api_key}, file)  # JSON is YAML
+
+
+def check_weights(folder: Path) -> None:
+    """Whether a model folder has what the engine needs; asked before minutes are spent on it.
+
+    Raises:
+        ProvisionError: the folder or a file in it is missing; all missing ones are named.
+    """
+    if not folder.is_dir():
+        raise ProvisionError(
+            f"the model folder {folder} does not exist: put the model there or correct `weights`"
+        )
+    missing = [name for name in ("config.json",) if not (folder / name).is_file()]
+    if not any((folder / name).is_file() for name in _TOKENIZERS):
+        missing.append(" or ".join(_TOKENIZERS))
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        try:
+            shards = sorted(set(orjson.loads(index.read_bytes())["weight_map"].values()))
+        except (ValueError, KeyError, AttributeError) as error:
+            raise ProvisionError(f"{index} is damaged ({error}): fetch the model again") from error
+        missing += [shard for shard in shards if not (folder / shard).is_file()]
+    elif not any(folder.glob("*.safetensors")):
+        missing.append("*.safetensors")
+    if missing:
+        raise ProvisionError(
+            f"the model folder {folder} is incomplete, it lacks {', '.join(missing)}:"
+            " fetch the model again or correct `weights`"
+        )
+
+
+def free_port() -> int:
+    """A port of the loopback address that nobody listens on now; somebody may a moment later.
+
+    0 when there is none, or no descriptor to look for one.
+    """
+    try:
+        with socket.socket() as listener:
+            listener.bind((HOST, 0))
+            port: int = listener.getsockname()[1]
+            return port
+    except OSError:
+        return 0
+
+
+def parse_loads(body: bytes) -> Loads | None:
+    """The body of LOADS_PATH; None when it is not what this engine sends: unknown, never idle."""
+    try:
+        ranks: list[dict[str, Any]] = orjson.loads(body)["loads"]
+        return Loads(
+            running=sum(int(rank["num_running_reqs"]) for rank in ranks),
+            waiting=sum(int(rank["num_waiting_reqs"]) for rank in ranks),
+            used_tokens=sum(int(rank["num_used_tokens"]) for rank in ranks),
+            total_tokens=sum(int(rank["max_total_num_tokens"]) for rank in ranks),
+        )
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+_COUNTER: Final = re.compile(
+    r"^sglang:(prompt|cached|generation)_tokens_total(?:\{.*\})? (\S+)$", re.MULTILINE
+)
+
+
+def parse_counters(text: str) -> Counters:
+    """The token counters of METRICS_PATH, summed over their labels; zero before the first request.
+
+    Raises:
+        ValueError: a counter is not a number.
+    """
+    sums = {"prompt": 0.0, "cached": 0.0, "generation": 0.0}
+    for name, value in _COUNTER.findall(text):
+        sums[name] += float(value)
+    return Counters(
+        prompt_tokens=round(sums["prompt"]),
+        cached_tokens=round(sums["cached"]),
+        completion_tokens=round(sums["generation"]),
+    )

@@ -1,0 +1,159 @@
+"""What the configuration asks of workers, frozen: one PoolSpec a version, made once per (re)load.
+
+`spec_hash` names what an engine was started with: a running worker whose hash differs from the
+wanted one must be replaced. What only the gateway acts on (drain time, backoff) is not part of it,
+nor are keys.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from inferd.config.load import LoadedConfig
+from inferd.config.schema import AttachedWorker, EngineOptions, Model, Version, Workers
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """A worker that inferd starts: the engine on one model folder."""
+
+    model: str
+    """The public name, which the engine serves and echoes."""
+    weights: Path
+    checksum: str | None
+    context_tokens_max: int
+    engine: EngineOptions
+    workers: Workers
+
+    @property
+    def spec_hash(self) -> str:
+        """64 hex digits; equal for two specs whose engines would be started alike."""
+        parts = {
+            "model": self.model,
+            "weights": str(self.weights),
+            "checksum": self.checksum,
+            "context_tokens_max": self.context_tokens_max,
+            "engine": self.engine.model_dump(mode="json"),
+        }
+        return _digest(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedSpec:
+    """A worker that someone else runs."""
+
+    model: str
+    """The name it wants in requests."""
+    url: str
+    api_key: str | None
+    inflight_max: int
+
+    def __repr__(self) -> str:
+        return f"AttachedSpec({self.url!r}, model={self.model!r})"
+
+    @property
+    def spec_hash(self) -> str:
+        """Changes with anything a client of it must know, the key too, which it does not show."""
+        parts = {
+            "model": self.model,
+            "url": self.url,
+            "api_key": self.api_key,
+            "inflight_max": self.inflight_max,
+        }
+        return _digest(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSpec:
+    """All workers of one version on this node."""
+
+    pool: str
+    """`model@version`."""
+    slug: str
+    """The pool's name in worker ids, unique among pools and fit for a folder name."""
+    worker: WorkerSpec | None
+    """None: the version has no weights here, only workers that someone else runs."""
+    count: int
+    drain_s: float
+    attached: tuple[AttachedSpec, ...]
+
+    def workers(self) -> dict[str, WorkerSpec | AttachedSpec]:
+        """The wanted workers by id: `SLUG-1`, `-2` ... `SLUG-a1`, `-a2` ... attached ones."""
+        wanted: dict[str, WorkerSpec | AttachedSpec] = {}
+        if self.worker is not None:
+            wanted.update({f"{self.slug}-{n}": self.worker for n in range(1, self.count + 1)})
+        for number, attached in enumerate(self.attached, start=1):
+            wanted[f"{self.slug}-a{number}"] = attached
+        return wanted
+
+
+def pools_from_config(
+    loaded: LoadedConfig, environ: Mapping[str, str] | None = None
+) -> list[PoolSpec]:
+    """One pool for each version of each model, in the file's order.
+
+    Keys of attached workers are read from `environ`, the process's own unless given; that the
+    named variables are set was checked when the file was loaded.
+    """
+    variables = os.environ if environ is None else environ
+    versions = [(model, version) for model in loaded.config.models for version in model.versions]
+    slugs = _slugs([pool_name(model, version) for model, version in versions])
+    return [
+        PoolSpec(
+            pool=pool_name(model, version),
+            slug=slugs[pool_name(model, version)],
+            worker=_worker(loaded, model, version),
+            count=version.workers.count,
+            drain_s=version.workers.drain_s,
+            attached=tuple(_attached(model, attached, variables) for attached in version.attached),
+        )
+        for model, version in versions
+    ]
+
+
+def pool_name(model: Model, version: Version) -> str:
+    """How a version's pool is called: `model@version`."""
+    return f"{model.name}@{version.version}"
+
+
+def _worker(loaded: LoadedConfig, model: Model, version: Version) -> WorkerSpec | None:
+    if version.weights is None:
+        return None
+    return WorkerSpec(
+        model=model.name,
+        weights=loaded.resolve(version.weights),
+        checksum=version.checksum,
+        context_tokens_max=model.context_tokens_max,
+        engine=version.engine,
+        workers=version.workers,
+    )
+
+
+def _attached(model: Model, attached: AttachedWorker, environ: Mapping[str, str]) -> AttachedSpec:
+    return AttachedSpec(
+        model=attached.model or model.name,
+        url=attached.url.rstrip("/"),
+        api_key=environ.get(attached.key_env) if attached.key_env else None,
+        inflight_max=attached.inflight_max,
+    )
+
+
+def _slugs(pools: list[str]) -> dict[str, str]:
+    """`chat@2026-11` -> `chat-2026-11`; pools that would share one get a part of their hash."""
+    plain = {pool: re.sub(r"[^A-Za-z0-9._-]+", "-", pool) for pool in pools}
+    shared = Counter(plain.values())
+    return {
+        pool: f"{slug}-{_digest({'pool': pool})[:8]}" if shared[slug] > 1 else slug
+        for pool, slug in plain.items()
+    }
+
+
+def _digest(parts: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,138 @@
+"""What is wanted of workers against what is there, for all pools of this node.
+
+Owns the places. A changed spec is drained out before its successor starts, for both need the same
+devices; one place of a pool at a time, the next when the successor is READY. So a pool keeps what
+capacity it can, and a spec that does not start stops at the first place. Places that serve nobody,
+and workers that someone else runs, are replaced at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from inferd.errors import NotFound
+from inferd.inference import Usage
+from inferd.metrics import Metrics
+from inferd.workers.base import Node, WorkerBase
+from inferd.workers.engine import Environment
+from inferd.workers.place import Place
+from inferd.workers.spec import PoolSpec
+from inferd.workers.states import Observer, WorkerState
+
+__all__ = ["Observer", "Supervisor"]
+
+
+class Supervisor:
+    """Starts, replaces and ends workers. `apply` says what is wanted; `run` is the service."""
+
+    def __init__(
+        self,
+        observer: Observer,
+        *,
+        metrics: Metrics,
+        environment: Environment,
+        folder: Path,
+        leases_of: Callable[[str], int],
+        rng: random.Random,
+    ) -> None:
+        """`folder` holds one folder a worker; `leases_of` counts the leases of a worker id."""
+        self._observer = observer
+        self._node = Node(
+            observer=self,
+            metrics=metrics,
+            environment=environment,
+            folder=folder,
+            leases_of=leases_of,
+        )
+        self._rng = rng
+        self._pools: dict[str, PoolSpec] = {}
+        self._places: dict[str, Place] = {}
+        self._group: asyncio.TaskGroup | None = None
+        self._stopping = asyncio.Event()
+
+    @property
+    def workers(self) -> Mapping[str, WorkerBase]:
+        """The worker of each place, as of now; one that was removed stays until it has ended."""
+        return {place.id: place.worker for place in self._places.values()}
+
+    def apply(self, pools: Iterable[PoolSpec]) -> None:
+        """Want exactly these pools. Returns at once; the rest shows in the workers' states."""
+        assert not self._stopping.is_set(), "nothing can be wanted of a supervisor that stops"
+        self._pools = {pool.pool: pool for pool in pools}
+        wanted = {
+            worker_id: (pool, spec)
+            for pool in self._pools.values()
+            for worker_id, spec in pool.workers().items()
+        }
+        for place in self._places.values():
+            if place.id not in wanted:
+                place.retire()
+        for worker_id, (pool, spec) in wanted.items():
+            if worker_id in self._places:
+                self._places[worker_id].want(pool.pool, spec, pool.drain_s)
+            else:
+                self._add(Place(worker_id, pool, spec, self._node, self._rng))
+        self._roll()
+
+    def restart(self, worker_id: str) -> None:
+        """Drain a worker and start it again, or end the wait of one that has failed.
+
+        Raises:
+            NotFound: no such worker.
+        """
+        place = self._places.get(worker_id)
+        if place is None:
+            known = ", ".join(self._places) or "none"
+            raise NotFound(f"There is no worker {worker_id!r}; there are: {known}.")
+        place.replace()
+
+    def stop(self, drain_s: float) -> None:
+        """Want nothing any more: all drain and stop at the same time; then `run` returns."""
+        self._stopping.set()
+        for place in self._places.values():
+            place.retire(drain_s)
+
+    async def run(self) -> None:
+        """Keep the workers until `stop`. Cancelled, it stops their engines without draining."""
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                for place in self._places.values():
+                    self._group.create_task(self._keep(place))
+                await self._stopping.wait()
+        finally:
+            self._group = None
+
+    def worker_changed(self, worker: WorkerBase, before: WorkerState, after: WorkerState) -> None:
+        """A worker has moved: told on, then looked at for what can be replaced now."""
+        self._observer.worker_changed(worker, before, after)
+        self._places[worker.id].moved(after)
+        self._roll()
+
+    def warmed(self, worker: WorkerBase, usage: Usage, ttft_s: float, tpot_s: float) -> None:
+        self._observer.warmed(worker, usage, ttft_s, tpot_s)
+
+    def _add(self, place: Place) -> None:
+        self._places[place.id] = place
+        if self._group is not None:
+            self._group.create_task(self._keep(place))
+
+    async def _keep(self, place: Place) -> None:
+        await place.run()
+        del self._places[place.id]
+        self._node.metrics.forget_worker(place.id)
+
+    def _roll(self) -> None:
+        """Replace what is outdated and may make room now."""
+        for pool in self._pools.values():
+            places = [self._places[worker_id] for worker_id in pool.workers()]
+            for place in places:
+                if place.outdated and not place.making_room and not place.serving_here:
+                    place.replace()
+            for place in places:
+                if place.outdated and not place.making_room:
+                    place.replace()
+                if not place.settled:
+                    break

@@ -1,0 +1,73 @@
+"""The first prompts of a worker: does it answer sensibly, how fast is it, what did that cost.
+
+The first one makes the engine do what it does only once; the other two are measured, so that the
+difference of their lengths gives the time per token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from inferd import clock
+from inferd.errors import UpstreamError
+from inferd.inference import Endpoint, Usage, new_attempt_id
+from inferd.upstream.answer import usage_of
+from inferd.workers.client import WorkerClient
+
+GOLDEN: Final = "What is the capital of France? Answer in one sentence."
+MEASURED: Final = "Count from one to twenty."
+TOKENS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """What the prompts have shown; `ttft_s` and `tpot_s` are those of an idle worker."""
+
+    usage: Usage
+    ttft_s: float
+    tpot_s: float
+
+
+async def warm_up(client: WorkerClient, model: str, timeout_s: float) -> WarmUp:
+    """Send the prompts one after another, each waited for at most `timeout_s` seconds.
+
+    Raises:
+        InferdError: a prompt was refused, failed, took too long, or its answer was empty.
+    """
+    golden, _ = await _ask(client, model, GOLDEN, TOKENS, timeout_s)
+    message = golden["choices"][0]["message"]
+    if not (message.get("content") or message.get("reasoning_content")):
+        raise UpstreamError("its answer to the warm-up prompt is empty")
+    first, first_s = await _ask(client, model, MEASURED, 1, timeout_s)
+    whole, whole_s = await _ask(client, model, MEASURED, TOKENS + 1, timeout_s)
+    usages = [usage_of(answer["usage"]) for answer in (golden, first, whole)]
+    return WarmUp(
+        usage=Usage(
+            prompt_tokens=sum(usage.prompt_tokens for usage in usages),
+            cached_tokens=sum(usage.cached_tokens for usage in usages),
+            completion_tokens=sum(usage.completion_tokens for usage in usages),
+            reasoning_tokens=sum(usage.reasoning_tokens for usage in usages),
+        ),
+        ttft_s=first_s,
+        tpot_s=max(whole_s - first_s, 0.0) / TOKENS,
+    )
+
+
+async def _ask(
+    client: WorkerClient, model: str, prompt: str, tokens: int, timeout_s: float
+) -> tuple[dict[str, Any], float]:
+    """The whole answer and how many seconds it took."""
+    payload = {
+        "model": model,
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": tokens,
+        "temperature": 0,
+        "ignore_eos": True,  # the measured lengths are what they are asked to be
+        "rid": new_attempt_id(),
+    }
+    start = clock.monotonic()
+    answer = await client.complete(Endpoint.CHAT, payload, timeout_s)
+    if not answer.get("choices") or not answer.get("usage"):
+        raise UpstreamError("its answer to the warm-up prompt has no choices or no usage")
+    return answer, clock.monotonic() - start

@@ -1,0 +1,232 @@
+"""One life of one engine that inferd starts, top to bottom: spawn, load, warm up, serve, drain.
+
+Owns the engine's processes, output file, port and key, all of which end with the life; the
+supervisor decides whether another one follows. Whatever ends it - the engine, a drain, a
+cancellation - nothing of the session is left when `run` returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import shlex
+from typing import Final
+
+from inferd import clock
+from inferd.errors import InferdError, ShuttingDown, WorkerUnreachable
+from inferd.workers import engine, engine_output
+from inferd.workers.base import Node, WorkerBase
+from inferd.workers.client import WorkerClient
+from inferd.workers.load_progress import LoadProgress
+from inferd.workers.output_log import LogReader, OutputLog
+from inferd.workers.process import EngineProcess, ProcessRecord, spawn
+from inferd.workers.spec import WorkerSpec
+from inferd.workers.states import STARTING, WorkerState, move
+from inferd.workers.warm_up import WarmUp, warm_up
+
+PROBE_LOOK_S: Final = 0.1
+PROBE_S_MAX: Final = 2.0
+PROGRESS_LOOK_S_MAX: Final = 5.0
+OUTPUT_LOOK_S: Final = 1.0
+LAST_WORDS_S_MAX: Final = 1.0
+"""An engine that fails a request because it is dying is gone within this time."""
+
+
+class Worker(WorkerBase):
+    """An engine of ours. `run` once; another life is another Worker."""
+
+    def __init__(
+        self,
+        worker_id: str,
+        pool: str,
+        spec: WorkerSpec,
+        node: Node,
+        previous: WorkerBase | None = None,
+    ) -> None:
+        self._port = engine.free_port()
+        self._api_key = secrets.token_urlsafe(32)
+        client = WorkerClient(worker_id, f"http://{engine.HOST}:{self._port}", self._api_key)
+        super().__init__(
+            worker_id,
+            pool,
+            node,
+            client=client,
+            spec_hash=spec.spec_hash,
+            inflight_max=spec.engine.running_max,
+            previous=previous,
+        )
+        self.spec = spec
+        self.warm: WarmUp | None = None
+        self._folder = node.folder / worker_id
+        self._key_file = self._folder / "engine.yaml"
+        self._output = OutputLog(self._folder / "output.log", spec.workers.log_bytes_max)
+        self._reader = LogReader.near_end(self._output.path)
+        self._heard = LoadProgress(clock.monotonic())
+        self._process: EngineProcess | None = None
+
+    @property
+    def record(self) -> ProcessRecord | None:
+        """Which process this is, once there is one."""
+        return None if self._process is None else self._process.record
+
+    @property
+    def pid(self) -> int | None:
+        return None if self.record is None else self.record.pid
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    @property
+    def output_path(self) -> Path:
+        return self._output.path
+
+    @property
+    def progress(self) -> str:
+        return self._heard.text if self.state in STARTING else ""
+
+    async def run(self) -> None:
+        """Live once; returns in STOPPED or FAILED, with nothing of the engine left."""
+        if self.draining:
+            return
+        move(self, WorkerState.SPAWNING)
+        try:
+            process = self._spawn()
+        except (OSError, InferdError) as error:
+            self._key_file.unlink(missing_ok=True)
+            move(self, WorkerState.FAILED, f"the engine cannot be started: {error}")
+            return
+        self._process = process
+        process.on_exit = self._engine_ended
+        ending = "stopped with inferd"
+        try:
+            async with process:
+                ending = await self._live(process)
+        finally:
+            self._key_file.unlink(missing_ok=True)
+            if self.state is not WorkerState.FAILED:
+                move(self, WorkerState.STOPPED, ending)
+            self._output.note(f"{self.id} {self.state}: {self.reason}")
+
+    def _spawn(self) -> EngineProcess:
+        if not self._port:
+            raise OSError("no port of the loopback address is free")
+        engine.check_weights(self.spec.weights)
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        engine.write_key_file(self._key_file, self._api_key)
+        program = engine.program(
+            self.spec,
+            self._node.environment,
+            port=self._port,
+            key_file=self._key_file,
+            folder=self._folder,
+        )
+        self._output.note(f"{self.id} starts: {shlex.join(program.arguments)}")
+        self._reader = LogReader.near_end(self._output.path)
+        self._heard = LoadProgress(clock.monotonic())
+        with self._output.opened() as descriptor:
+            return spawn(
+                program,
+                output=descriptor,
+                worker_id=self.id,
+                port=self._port,
+                spec_hash=self.spec_hash,
+                stop_grace_s=engine.STOP_GRACE_S,
+            )
+
+    def _engine_ended(self) -> None:
+        """At once: whoever waits for this engine's answer must not wait any longer."""
+        self.client.fail_all(WorkerUnreachable("The worker was lost."))
+        self._woken.set()
+
+    async def _live(self, process: EngineProcess) -> str:
+        """From LOADING until nothing is left to be served; how it ended, unless in FAILED."""
+        async with asyncio.TaskGroup() as group:
+            services = [
+                group.create_task(service)
+                for service in (self._output.run(), self.client.run(), self._report_loads())
+            ]
+            try:
+                move(self, WorkerState.LOADING)
+                failure = await self._start(process, group)
+                if failure is None and not self.draining:
+                    move(self, WorkerState.READY)
+                    failure = await self._serve(process)
+                if failure is not None:
+                    move(self, WorkerState.FAILED, failure)
+            finally:
+                self.client.fail_all(ShuttingDown("The worker is being stopped.", retry_after_s=5))
+                if self.state is WorkerState.READY:  # cancelled: nobody may be sent here any more
+                    move(self, WorkerState.DRAINING, "stopping with inferd")
+                for service in services:
+                    service.cancel()
+        return "drained" if self.state is WorkerState.DRAINING else "let go before it was ready"
+
+    async def _start(self, process: EngineProcess, group: asyncio.TaskGroup) -> str | None:
+        """LOADING and WARMING. Why it failed; None when it is warm or was asked to end."""
+        start = group.create_task(self._load_and_warm_up(process))
+        start.add_done_callback(lambda _: self._woken.set())
+        while not (start.done() or self.draining or self._ended(process)):
+            await self._woken.wait()
+            self._woken.clear()
+        start.cancel()
+        if self.draining:
+            return None
+        return self._last_words(process) if self._ended(process) else start.result()
+
+    async def _load_and_warm_up(self, process: EngineProcess) -> str | None:
+        workers = self.spec.workers
+        if failure := await self._load(process, workers.load_stall_s):
+            return failure
+        self._key_file.unlink(missing_ok=True)
+        move(self, WorkerState.WARMING)
+        try:
+            self.warm = await warm_up(self.client, self.spec.model, workers.load_stall_s)
+        except InferdError as error:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_WORDS_S_MAX):
+                    await process.wait()
+            self._hear()
+            known = engine_output.explain(self._heard.lines)
+            return f"it failed its warm-up: {known or error.message}"
+        self.observer.warmed(self, self.warm.usage, self.warm.ttft_s, self.warm.tpot_s)
+        return None
+
+    async def _load(self, process: EngineProcess, stall_s: float) -> str | None:
+        """Wait for the engine to be ready, for as long as it gets on."""
+        look_s = min(stall_s / 5, PROGRESS_LOOK_S_MAX)
+        look_at = clock.monotonic()
+        while not await self.client.ready(PROBE_S_MAX):
+            self._hear()
+            now = clock.monotonic()
+            if now >= look_at:
+                self._heard.look(now, process.activity())
+                look_at = now + look_s
+            if self._heard.stalled_s(now) > stall_s:
+                why = engine_output.explain(self._heard.lines)
+                stalled = f"no progress for {stall_s:g} s while {self._heard.text}"
+                return f"{stalled}: {why}" if why else stalled
+            await asyncio.sleep(PROBE_LOOK_S)
+        return None
+
+    async def _serve(self, process: EngineProcess) -> str | None:
+        """READY and DRAINING. Why it failed; None when it was asked to end and has nothing left."""
+        while not (self.draining or self._ended(process)):
+            await self._sleep(OUTPUT_LOOK_S)
+            self._hear()
+        if not self._ended(process):
+            await self._finish_leases(lambda: self._ended(process))
+        return self._last_words(process) if self._ended(process) else None
+
+    def _hear(self, *, last: bool = False) -> None:
+        self._heard.hear(clock.monotonic(), self._reader.read(last=last))
+
+    @staticmethod
+    def _ended(process: EngineProcess) -> bool:
+        return process.exit_status is not None
+
+    def _last_words(self, process: EngineProcess) -> str:
+        self._hear(last=True)
+        assert process.exit_status is not None
+        return engine_output.explain_exit(process.exit_status, list(self._heard.lines))

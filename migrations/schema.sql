@@ -1,0 +1,51 @@
+-- Generated: the schema after the last migration. Never edited by hand; made with
+-- python -c 'from inferd.storage import migrate; migrate.write_schema()'
+PRAGMA user_version = 2;
+
+CREATE TABLE keys (
+    id TEXT PRIMARY KEY,
+    team TEXT NOT NULL,
+    name TEXT NOT NULL,
+    prefix TEXT NOT NULL,
+    hash BLOB NOT NULL UNIQUE CHECK (length(hash) = 32),
+    models TEXT,
+    created_us INTEGER NOT NULL,
+    expires_us INTEGER,
+    revoked_us INTEGER,
+    rotated_us INTEGER,
+    previous_hash BLOB UNIQUE CHECK (length(previous_hash) = 32),
+    previous_until_us INTEGER,
+    CHECK ((previous_hash IS NULL) = (previous_until_us IS NULL))
+) STRICT;
+
+CREATE TABLE requests (
+    request_id TEXT PRIMARY KEY,
+    response_id TEXT,
+    ts_us INTEGER NOT NULL,
+    team TEXT NOT NULL,
+    key_id TEXT NOT NULL,
+    model TEXT NOT NULL,
+    version TEXT NOT NULL,
+    pool TEXT NOT NULL,
+    worker TEXT,
+    priority TEXT NOT NULL,
+    endpoint TEXT NOT NULL,
+    stream INTEGER NOT NULL CHECK (stream IN (0, 1)),
+    prompt_tokens INTEGER NOT NULL CHECK (prompt_tokens >= 0),
+    cached_tokens INTEGER NOT NULL CHECK (cached_tokens >= 0),
+    completion_tokens INTEGER NOT NULL CHECK (completion_tokens >= 0),
+    reasoning_tokens INTEGER NOT NULL CHECK (reasoning_tokens >= 0),
+    estimated INTEGER NOT NULL CHECK (estimated IN (0, 1)),
+    queue_wait_s REAL NOT NULL,
+    ttft_s REAL,
+    tpot_s REAL,
+    duration_s REAL NOT NULL,
+    placement_reason TEXT,
+    attempts INTEGER NOT NULL CHECK (attempts >= 0),
+    outcome TEXT NOT NULL,
+    error_code TEXT
+) STRICT;
+
+CREATE INDEX requests_by_time ON requests (ts_us);
+
+CREATE INDEX requests_by_team ON requests (team, ts_us);

@@ -1,0 +1,300 @@
+"""What chat and plain completions share: plan the sequences, run them, answer or refuse.
+
+A `Call` is one HTTP request; each of its `n` choices is one generation. With n > 1 the real engine
+first runs the bare prompt, then gives every choice an id of its own: an abort by the request's id
+finds nothing, and every chunk carries its choice's id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+from zlib import crc32
+
+from tests.fake_engine import shapes
+from tests.fake_engine.answers import Direction, Script, prose
+from tests.fake_engine.engine import Engine
+from tests.fake_engine.faults import Fault
+from tests.fake_engine.refusal import Refusal
+from tests.fake_engine.scheduler import Generation, Sink
+from tests.fake_engine.schema import Sampling
+from tests.fake_engine.streams import StreamOut
+from tests.fake_engine.tokens import Token
+from tests.fake_engine.wire import Exchange
+
+DISCONNECT_POLL_S = 2.0
+
+
+@dataclass(slots=True, eq=False)
+class Choice:
+    """One sequence of a call, and the sink of its generation."""
+
+    call: Call
+    index: int
+    generation: Generation
+    writer: shapes.ChunkWriter
+    tokens: list[Token] = field(default_factory=list)
+    pending: str = ""
+
+    def token(self, generation: Generation, token: Token, text: str) -> None:
+        self.tokens.append(token)
+        self.call.on_token(self, token, text)
+
+    def finished(self, generation: Generation) -> None:
+        self.call.engine.ended(generation)
+        self.call.on_finished(self)
+
+
+class Quiet:
+    """The sink of a sequence whose tokens nobody reads."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.done = asyncio.Event()
+
+    def token(self, generation: Generation, token: Token, text: str) -> None:
+        """Only the end counts."""
+
+    def finished(self, generation: Generation) -> None:
+        self._engine.ended(generation)
+        self.done.set()
+
+
+class Call(ABC):
+    """One request on its way through the engine."""
+
+    object_name: str
+
+    def __init__(
+        self, engine: Engine, exchange: Exchange, request: Sampling, plan: dict[str, Fault]
+    ) -> None:
+        self.engine = engine
+        self.exchange = exchange
+        self.request = request
+        self.plan = plan
+        self.created = int(datetime.now(UTC).timestamp())
+        self.rid = request.rid or engine.new_rid()
+        self.prompt: list[int] = []
+        self.choices: list[Choice] = []
+        self.finished_choices: list[Choice] = []
+        self.done = asyncio.Event()
+        self.out = StreamOut(exchange, plan, engine.tasks)
+
+    @abstractmethod
+    def script(self, seed: int) -> Script:
+        """The answer of one choice."""
+
+    @abstractmethod
+    def on_token(self, choice: Choice, token: Token, text: str) -> None:
+        """A token was made."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """The client reads again: send what was held back."""
+
+    @abstractmethod
+    def close_stream(self) -> None:
+        """All choices ended: send what remains of the stream, before usage and [DONE]."""
+
+    @abstractmethod
+    def choice_body(self, choice: Choice) -> dict[str, Any]:
+        """One choice of a non-streamed answer."""
+
+    @property
+    def body_name(self) -> str:
+        return self.object_name.removesuffix(".chunk")
+
+    def max_new(self, asked: int | None) -> int:
+        """Check the lengths. Raises Refusal as the real engine words it."""
+        context, size = self.engine.options.context_length, len(self.prompt)
+        if size >= context:
+            raise Refusal(
+                400,
+                f"The input ({size} tokens) is longer than the model's context length "
+                f"({context} tokens).",
+            )
+        if asked is None:
+            return context - size - 1
+        if asked + size > context:
+            raise Refusal(
+                400,
+                "Requested token count exceeds the model's maximum context length of "
+                f"{context} tokens. You requested a total of {asked + size} tokens: {size} tokens "
+                f"from the input messages and {asked} tokens for the completion. Please reduce "
+                "the number of tokens in the input messages or the completion to fit within the "
+                "limit.",
+            )
+        return asked
+
+    async def run(self, max_new: int) -> None:
+        """Generate and answer. Raises Refusal."""
+        if self.rid in self.engine.live:
+            raise Refusal(400, f"Duplicate request ID detected: {self.rid}")
+        self.out.on_broken = self._broken
+        base = crc32(repr((self.prompt, self.request.seed)).encode())
+        if self.request.n > 1:
+            await self._warm()
+        for index in range(self.request.n):
+            rid = self.rid if self.request.n == 1 else self.engine.new_rid()
+            self._start(index, rid, self.script(base + index), max_new)
+        if self.request.stream:
+            self.exchange.on_writable = self.flush
+            self.exchange.on_gone = self._client_gone
+            if self.exchange.gone.is_set():
+                self._client_gone()
+            await self.done.wait()
+        else:
+            await self._await_whole()
+
+    def _generation(self, rid: str, script: Script, max_new: int, sink: Sink) -> Generation:
+        return Generation(
+            rid=rid,
+            prompt=self.prompt,
+            script=script,
+            max_new=max_new,
+            priority=self.engine.options.priority(self.request.priority),
+            sink=sink,
+            extra_key=self.request.isolation,
+            stops=self.request.stops,
+            ignore_eos=self.request.ignore_eos,
+            streaming=self.request.stream,
+        )
+
+    async def _warm(self) -> None:
+        """The bare prompt, so that all choices find it in the cache."""
+        sink = Quiet(self.engine)
+        warm = self._generation(self.engine.new_rid(), prose(0, Direction()), 0, sink)
+        warm.streaming = False
+        self.engine.submit(warm)
+        await sink.done.wait()
+        if warm.error is not None:
+            raise Refusal(503, warm.error, "503")
+
+    def _start(self, index: int, rid: str, script: Script, max_new: int) -> None:
+        writer = shapes.ChunkWriter(rid, self.object_name, self.created, self.request.model)
+        generation = self._generation(rid, script, max_new, Quiet(self.engine))
+        choice = Choice(self, index, generation, writer)
+        generation.sink = choice
+        self.choices.append(choice)
+        if fault := self.plan.get("slow_first"):
+            generation.stalled = True
+            self.engine.tasks.create_task(self._release_later(generation, fault))
+        self.engine.submit(generation)
+
+    async def _release_later(self, generation: Generation, fault: Fault) -> None:
+        await asyncio.sleep(fault.number("seconds"))
+        generation.stalled = False
+        self.engine.refreeze()
+
+    async def _await_whole(self) -> None:
+        poll = self.engine.options.scaled(DISCONNECT_POLL_S)
+        while not self.done.is_set():
+            try:
+                async with asyncio.timeout(poll):
+                    await self.done.wait()
+            except TimeoutError:
+                if self.exchange.gone.is_set():
+                    self._client_gone()
+                    await self.done.wait()
+                    return
+        self._respond()
+
+    def _client_gone(self) -> None:
+        self.engine.seen.disconnected += 1
+        if self.engine.faults.find("ignore_disconnect") is None:
+            self._abort_all()
+
+    def _abort_all(self) -> None:
+        for choice in self.choices:
+            if choice.generation.reason is None:
+                self.engine.abort(choice.generation.rid)
+
+    def _broken(self) -> None:
+        """A fault cut the stream: a silent one keeps its slot, any other gives it back."""
+        if not self.out.silent:
+            self._abort_all()
+            return
+        for choice in self.choices:
+            choice.generation.stalled = True
+
+    def on_finished(self, choice: Choice) -> None:
+        self.finished_choices.append(choice)
+        if self.done.is_set():
+            return
+        if self.request.stream and choice.generation.error:
+            self.fail_stream(503, choice.generation.error, "SERVICE_UNAVAILABLE")
+            return
+        if len(self.finished_choices) < self.request.n:
+            return
+        if self.request.stream and not self.exchange.gone.is_set():
+            self.close_stream()
+            self._send_usage()
+            self.out.done()
+        self.done.set()
+
+    def fail_stream(self, status: int, message: str, kind: str) -> None:
+        """An error after the 200: an event, the usage if asked for, [DONE]."""
+        self.out.frame(shapes.error_event(status, message, kind))
+        self._send_usage()
+        self.out.done()
+        self.done.set()
+
+    def usage(self) -> dict[str, Any]:
+        """As the real engine counts: the prompt once, nothing for what ended in the queue."""
+        first = self.choices[0].generation if self.choices else None
+        ran = first is not None and first.cached is not None and not first.ended_waiting
+        prompt = len(self.prompt) if ran else 0
+        cached = first.cached_tokens if first is not None and ran else 0
+        completion = sum(len(one.generation.output) for one in self.choices)
+        report = self.engine.options.cache_report
+        value = shapes.usage(prompt, completion, cached if report else None)
+        fault = self.plan.get("usage")
+        if fault is not None and fault.text("mode", "zero") == "zero":
+            value.update(prompt_tokens=0, completion_tokens=0, total_tokens=0)
+        return value
+
+    def _usage_missing(self) -> bool:
+        fault = self.plan.get("usage")
+        return fault is not None and fault.text("mode", "zero") == "missing"
+
+    def _send_usage(self) -> None:
+        if self.request.include_usage and not self._usage_missing():
+            self.out.frame(self.last_writer().final_usage(self.usage()))
+
+    def last_writer(self) -> shapes.ChunkWriter:
+        """The writer of the choice that spoke last, whose id closes the stream."""
+        if self.finished_choices:
+            return self.finished_choices[-1].writer
+        return shapes.ChunkWriter(self.rid, self.object_name, self.created, self.request.model)
+
+    def _respond(self) -> None:
+        failed = next((one.generation.error for one in self.choices if one.generation.error), None)
+        if failed is not None:
+            raise Refusal(503, failed, "503")
+        if self.exchange.gone.is_set():
+            self.engine.seen.disconnected += 1
+            return
+        first = self.choices[0].generation
+        body = {
+            "id": first.rid,
+            "object": self.body_name,
+            "created": self.created,
+            "model": self.request.model,
+            "choices": [self.choice_body(one) for one in self.choices],
+            "usage": self.usage(),
+            "metadata": shapes.weight_metadata(self.engine.weight_version, len(first.output)),
+        }
+        if self._usage_missing():
+            del body["usage"]
+        self.exchange.respond_json(200, body)
+
+    def current_usage(self, choice: Choice) -> dict[str, Any] | None:
+        """Usage so far, for a client that asked for it with every chunk."""
+        if not self.request.continuous_usage:
+            return None
+        report = self.engine.options.cache_report
+        cached = choice.generation.cached_tokens if report else None
+        return shapes.usage(len(self.prompt), len(choice.generation.output), cached)

@@ -1,0 +1,82 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.fake_engine import answers
+from tests.fake_engine.answers import Direction, Script
+from tests.fake_engine.calls import Call, Choice
+from tests.fake_engine.schema import CompletionRequest
+from tests.fake_engine.tokens import Token, encode
+
+
+class CompletionCall(Call):
+    """One plain completion."""
+
+    object_name = "text_completion"
+    request: CompletionRequest
+
+    async def serve(self) -> None:
+        """Validate, generate, answer. Raises Refusal."""
+        prompt = self.request.prompt
+        self.prompt = encode(prompt) if isinstance(prompt, str) else list(prompt)
+        await self.run(self.max_new(self.request.max_tokens))
+
+    def script(self, seed: int) -> Script:
+        prompt = self.request.prompt
+        return answers.prose(seed, Direction.read(prompt if isinstance(prompt, str) else ""))
+
+    def on_token(self, choice: Choice, token: Token, text: str) -> None:
+        choice.pending += text
+        if self.request.stream:
+            self._send_unless_last(choice)
+
+    def flush(self) -> None:
+        for choice in self.choices:
+            if choice.pending:
+                self._send_unless_last(choice)
+
+    def _send_unless_last(self, choice: Choice) -> None:
+        """The finish reason travels in the last text chunk, so the last token waits for it."""
+        generation = choice.generation
+        over = len(generation.output) > generation.script.natural_end
+        ended = over and not generation.ignore_eos
+        stopped = any(stop in generation.text for stop in generation.stops)
+        last = ended or stopped or len(generation.output) >= generation.max_new
+        if not last and self.exchange.writable and generation.reason is None:
+            self._send(choice)
+
+    def _send(self, choice: Choice) -> None:
+        text, choice.pending = choice.pending, ""
+        frame = choice.writer.text(
+            choice.index,
+            text,
+            finish=choice.generation.reason,
+            matched=choice.generation.matched,
+            usage_now=self.current_usage(choice),
+        )
+        self.out.frame(frame)
+
+    def current_usage(self, choice: Choice) -> dict[str, Any] | None:
+        value = super().current_usage(choice)
+        if value is not None:
+            value["prompt_tokens_details"] = None
+        return value
+
+    def on_finished(self, choice: Choice) -> None:
+        if self.request.stream and not (choice.generation.error or self.exchange.gone.is_set()):
+            self._send(choice)
+        super().on_finished(choice)
+
+    def close_stream(self) -> None:
+        """Nothing: every choice has sent its own end."""
+
+    def choice_body(self, choice: Choice) -> dict[str, Any]:
+        return {
+            "index": choice.index,
+            "text": choice.generation.text,
+            "logprobs": None,
+            "finish_reason": choice.generation.reason,
+            "matched_stop": choice.generation.matched,
+        }

@@ -1,0 +1,151 @@
+"""LoadTable: what is counted is given back once, to the generation it was taken from."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from inferd.routing.load import Lease, LoadTable
+
+
+def take(table: LoadTable, target_id: str, tokens: int = 10, choices: int = 1) -> Lease:
+    target = table.get(target_id)
+    assert target is not None
+    lease = Lease(
+        target,
+        tokens,
+        target.slots_for(choices),
+        "tie",
+        granted_at=0.0,
+        queue_wait_s=0.0,
+        on_release=lambda given: table.give_back(given, 5.0),
+        on_correct=lambda tokens: None,
+    )
+    table.take(lease)
+    return lease
+
+
+def test_a_lease_counts_until_it_is_released_and_only_once() -> None:
+    table = LoadTable()
+    table.up("a", 4)
+    lease = take(table, "a", tokens=100, choices=2)
+    target = table.get("a")
+    assert target is not None
+    assert (target.inflight, target.outstanding_tokens, table.leases_open) == (2, 100, 1)
+    lease.release()
+    lease.release()
+    assert (target.inflight, target.outstanding_tokens, table.leases_open) == (0, 0, 0)
+
+
+def test_leases_of_a_target_that_went_down_do_not_touch_its_next_generation() -> None:
+    table = LoadTable()
+    table.up("a", 4)
+    old = [take(table, "a") for _ in range(3)]
+    table.down("a")
+    assert table.inflight == 0
+    table.up("a", 4)
+    new = take(table, "a")
+    for lease in old:
+        lease.release()
+    target = table.get("a")
+    assert target is not None
+    assert (target.inflight, target.outstanding_tokens) == (1, 10)
+    new.release()
+    assert (target.inflight, target.outstanding_tokens, table.leases_open) == (0, 0, 0)
+
+
+def test_a_draining_target_keeps_its_leases_and_may_come_back_with_them() -> None:
+    table = LoadTable()
+    table.up("a", 2)
+    lease = take(table, "a")
+    table.draining("a")
+    assert not table.serves(())
+    assert not table.candidates(1, ())
+    assert table.inflight == 1
+    table.up("a", 1)
+    assert table.serves(())
+    assert not table.has_room()
+    lease.release()
+    assert table.has_room()
+
+
+def test_more_choices_than_slots_take_all_of_them() -> None:
+    table = LoadTable()
+    table.up("a", 4)
+    assert [one.id for one in table.candidates(8, ())] == ["a"]
+    lease = take(table, "a", choices=8)
+    assert lease.slots == 4
+    assert not table.has_room()
+    lease.release()
+    take(table, "a")
+    assert not table.candidates(8, ())
+    assert table.candidates(3, ())
+
+
+def test_excluded_targets_neither_serve_nor_have_room() -> None:
+    table = LoadTable()
+    table.up("a", 1)
+    assert not table.serves({"a"})
+    assert not table.has_room({"a"})
+    assert not table.candidates(1, {"a"})
+    table.up("b", 1)
+    assert table.serves({"a"})
+
+
+def test_what_is_not_there_can_drain_and_go_down() -> None:
+    table = LoadTable()
+    table.draining("a")
+    table.down("a")
+    assert table.get("a") is None
+
+
+def test_capacity_that_shrinks_below_what_runs_only_stops_new_leases() -> None:
+    table = LoadTable()
+    table.up("a", 4)
+    leases = [take(table, "a") for _ in range(4)]
+    table.up("a", 2)
+    for lease in leases[:2]:
+        lease.release()
+        assert not table.has_room()
+    leases[2].release()
+    assert table.has_room()
+
+
+def test_a_lease_lasts_as_measured_or_as_long_as_the_open_ones_have_already() -> None:
+    table = LoadTable()
+    table.up("a", 4)
+    assert table.lease_s(0.0) == 0.0
+    lease = take(table, "a")
+    assert table.lease_s(2.0) == 2.0
+    lease.release()
+    assert table.lease_s(100.0) == pytest.approx(5.0)
+    take(table, "a")
+    assert table.lease_s(100.0) == pytest.approx(100.0)
+
+
+def test_random_flapping_ends_at_zero_and_never_goes_below(rng: random.Random) -> None:
+    table = LoadTable()
+    leases: list[Lease] = []
+    for _ in range(3_000):
+        name = rng.choice("abc")
+        act = rng.random()
+        if act < 0.1:
+            table.up(name, rng.randrange(1, 5))
+        elif act < 0.15:
+            table.draining(name)
+        elif act < 0.2:
+            table.down(name)
+        elif act < 0.6:
+            if found := table.candidates(rng.randrange(1, 8), ()):
+                leases.append(take(table, found[0].id, rng.randrange(1, 100), rng.randrange(1, 4)))
+        elif leases:
+            leases.pop(rng.randrange(len(leases))).release()
+        for target in table.targets:
+            assert target.inflight >= 0
+            assert target.outstanding_tokens >= 0
+        assert table.leases_open == len(leases)
+    for lease in leases:
+        lease.release()
+    assert table.leases_open == table.inflight == 0
+    assert all(target.outstanding_tokens == 0 for target in table.targets)
