@@ -210,7 +210,7 @@ class App:
         )
         models = Models(self.access, self.fleet.pool_state, self.started_us // 1_000_000)
         public = public_app(chat, models, probes, count)
-        admin_api = AdminApi(KeyAdmin(self.keys, lambda: self.config), NodeAdmin(self))
+        admin_api = AdminApi(KeyAdmin(self.keys, lambda: self.config))
         admin = admin_app(admin_api, probes, admin_key, count)
         connections_max = self.config.server.connections_max
         self._take_signals()

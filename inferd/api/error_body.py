@@ -17,12 +17,16 @@ from inferd.errors import (
     AuthError,
     BodyTimeout,
     ConfigError,
+    DeadlineExceeded,
     InferdError,
     InternalError,
+    LimitError,
     MethodNotAllowed,
     ProvisionError,
     RateLimited,
+    RequestError,
     StorageError,
+    UpstreamError,
 )
 from inferd.inference import Usage
 from inferd.upstream.answer import usage_body
@@ -30,7 +34,9 @@ from inferd.upstream.answer import usage_body
 RETRY_AFTER_S_MAX: Final = 60
 """The longest wait that every SDK obeys; beyond it they retry sooner, so they must not retry."""
 
-_OPERATORS: Final = {
+CLIENT_ERRORS: Final = (RequestError, AuthError, LimitError, UpstreamError, DeadlineExceeded)
+"""What a client may read; anything else is our own trouble."""
+_OPERATORS: Final[dict[type[InferdError], tuple[int, str, str]]] = {
     ConfigError: (400, "invalid_request_error", "invalid_config"),
     StorageError: (500, "server_error", "storage_error"),
     ProvisionError: (500, "server_error", "provision_error"),
@@ -88,17 +94,16 @@ def _describe(
     error: BaseException, request_id: str, *, operator: bool
 ) -> tuple[int, dict[str, Any], str]:
     """Status, the error object, and who failed."""
-    if not isinstance(error, InferdError) or isinstance(error, InternalError):
+    if isinstance(error, CLIENT_ERRORS):
+        kind = error.limit if isinstance(error, RateLimited) else error.type
+        status, code = error.status, error.code
+    elif operator and isinstance(error, InferdError) and type(error) in _OPERATORS:
+        status, kind, code = _OPERATORS[type(error)]
+    else:
         return _internal(request_id)
-    status, kind, code = error.status, error.type, error.code
-    for operators, shape in _OPERATORS.items():
-        if isinstance(error, operators):
-            if not operator:
-                return _internal(request_id)
-            status, kind, code = shape
-    if isinstance(error, RateLimited):
-        kind = error.limit
-    content = {"message": error.message, "type": kind, "param": error.param, "code": code}
+    # An odd file name in a message must not break the renderer.
+    message = error.message.encode("utf-8", "backslashreplace").decode()
+    content = {"message": message, "type": kind, "param": error.param, "code": code}
     return status, content, error.source
 
 
@@ -110,10 +115,10 @@ def _internal(request_id: str) -> tuple[int, dict[str, Any], str]:
 
 
 def _retry_headers(error: BaseException, status: int) -> list[tuple[bytes, bytes]]:
-    if not isinstance(error, InferdError):
-        return [_NO_RETRY]
+    if not isinstance(error, CLIENT_ERRORS):
+        return [] if status < InternalError.status else [_NO_RETRY]
     headers = []
-    useless = error.client_retry is False or (status >= InternalError.status and _fatal(error))
+    useless = error.client_retry is False
     wait_s = error.retry_after_s
     if wait_s is not None:
         if math.isfinite(wait_s):
@@ -125,8 +130,3 @@ def _retry_headers(error: BaseException, status: int) -> list[tuple[bytes, bytes
     if useless:
         headers.append(_NO_RETRY)
     return headers
-
-
-def _fatal(error: InferdError) -> bool:
-    """Our own trouble, which the same request meets again."""
-    return type(error) is InferdError or isinstance(error, tuple(_OPERATORS))

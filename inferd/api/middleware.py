@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inferd.api.disconnect import ClientGoneError
-from inferd.api.error_body import render, respond
+from inferd.api.error_body import CLIENT_ERRORS, render, respond
 from inferd.api.fields import shown
 from inferd.api.headers import header
 from inferd.api.request_record import SCOPE_KEY, RequestRecord
@@ -72,8 +72,8 @@ class Envelope:
             if record.status:
                 record.outcome = record.outcome or Outcome.FAILED
                 raise
-            if not isinstance(error, InferdError):
-                _log.exception("Unexpected error; the client got a 500.")
+            if not isinstance(error, CLIENT_ERRORS):
+                _log.exception("The request failed for a reason that its client is not told.")
             await respond(sender, render(error, record.request_id, operator=self._operator))
         finally:
             self._finish(record, scope)

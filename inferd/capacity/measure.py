@@ -77,7 +77,7 @@ async def measure(
 
 
 def _not_measured(reason: str) -> str:
-    return f"the model could not be measured: {reason}. See `inferd engine doctor`"
+    return f"{reason}. See `inferd engine doctor`"
 
 
 @dataclass(slots=True)

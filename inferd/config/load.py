@@ -1,7 +1,7 @@
 """inferd.toml -> LoadedConfig: read, parse, validate, check; every error at once, with its line.
 
 The one place that looks anything up in the environment: whether the variables that `key_env`
-names are set. Folders that the file names are looked at by `files.check_files`, not here.
+names are set. Model folders are looked at by `provision.check_files`, not here.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ class LoadedConfig:
     path: Path
     root: Path
     """The file's folder: what relative paths in the file start from."""
+    name: str = "inferd.toml"
+    """The file as it was given, for messages."""
     locations: Locations = field(default_factory=lambda: Locations(""), repr=False, compare=False)
 
     def resolve(self, relative: str) -> Path:
@@ -49,7 +51,11 @@ def load_config(path: Path, environ: Mapping[str, str] | None = None) -> LoadedC
 
     `environ` is where `key_env` is looked up: the process's own unless given.
     """
-    text = _read(path)
+    return parse_config(path, _read(path), environ)
+
+
+def parse_config(path: Path, text: str, environ: Mapping[str, str] | None = None) -> LoadedConfig:
+    """`load_config` of a text that is, or will be, at `path`."""
     data, locations = _parse(path, text)
     problems: list[Problem] = []
     config: Config | None = None
@@ -67,7 +73,7 @@ def load_config(path: Path, environ: Mapping[str, str] | None = None) -> LoadedC
     if problems or config is None:
         raise ConfigError(render(problems, str(path), locations))
     absolute = path.absolute()
-    return LoadedConfig(config, absolute, absolute.parent, locations)
+    return LoadedConfig(config, absolute, absolute.parent, str(path), locations)
 
 
 def _validated(data: dict[str, Any]) -> Config | None:

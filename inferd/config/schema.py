@@ -23,7 +23,7 @@ PATTERNS: Final = {
     MODEL_NAME: "must start with a letter or digit, then letters, digits and . _ / - (128 at most);"
     " @ separates a version and : an adapter",
     VARIABLE: "must be the name of an environment variable, never the key itself",
-    CHECKSUM: "must be sha256: and 64 lower-case hex digits, as `inferd check --checksums` shows",
+    CHECKSUM: "must be sha256: and 64 lower-case hex digits, as `inferd engine manifest` shows",
     URL: "must be http://host:port or https://host:port, with a path only if the API is under one",
 }
 """What each pattern wants, in words."""
@@ -155,7 +155,9 @@ class Version(Section):
     version: Name = Field(description="its name; clients may pin it as model@version")
     weights: Folder | None = Field(None, description="model folder; relative to this file")
     checksum: str | None = Field(
-        None, pattern=CHECKSUM, description="of the folder's manifest; see `inferd check`"
+        None,
+        pattern=CHECKSUM,
+        description="of the folder's manifest; `inferd check --checksums` compares",
     )
     engine: EngineOptions = Field(default_factory=EngineOptions, description="how SGLang is run")
     workers: Workers = Field(

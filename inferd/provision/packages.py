@@ -84,9 +84,7 @@ def inspect(site_packages: Path, pins: Iterable[Pin], *, every_file: bool) -> In
     return Inspection(versions, tuple(faults), sound_bytes)
 
 
-def _fault(
-    pin: Pin, found: list[Distribution], *, every_file: bool
-) -> tuple[str | None, int]:
+def _fault(pin: Pin, found: list[Distribution], *, every_file: bool) -> tuple[str | None, int]:
     if not found:
         return "not installed", 0
     if len(found) > 1:

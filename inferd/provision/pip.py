@@ -89,7 +89,7 @@ def program(  # noqa: PLR0913 - each is one part of a command
     """`pip ARGUMENTS` in `python`'s environment, with `temporary` for what it unpacks."""
     return Program(
         name=name,
-        arguments=[python, "-I", "-m", "pip", *arguments],
+        arguments=[python, "-I", "-m", "pip", "--retries", str(RETRIES), *arguments],
         env=environment(os.environ if inherited is None else inherited, temporary),
         log=log,
         noise=is_noise,
@@ -101,8 +101,14 @@ def environment(inherited: Mapping[str, str], temporary: Path) -> dict[str, str]
     return {**kept, **_OWN_SETTINGS, "TMPDIR": str(temporary)}
 
 
-def install_arguments(packages: Sequence[str], *, closed: bool, modern: bool) -> list[str]:
-    """`closed`: exactly these packages. `modern`: pip is the recipe's own, not the bundled one.
+def progress_bar(version: str) -> str:
+    """The option that makes pip `version` count its downloads in lines, or at least keep quiet."""
+    numbers = [int(part) for part in re.findall(r"\d+", version)[:2]]
+    return "--progress-bar=raw" if numbers >= [24, 1] else "--progress-bar=off"
+
+
+def install_arguments(packages: Sequence[str], *, closed: bool) -> list[str]:
+    """`closed`: exactly these packages, and nothing that they declare.
 
     Bytecode is left to the first import: compiling all 18,000 modules costs three times what
     the 3,000 do that the engine really imports.
@@ -110,8 +116,6 @@ def install_arguments(packages: Sequence[str], *, closed: bool, modern: bool) ->
     return [
         "install",
         "--no-compile",
-        f"--retries={RETRIES}",
-        "--progress-bar=raw" if modern else "--progress-bar=off",
         *(["--no-deps"] if closed else []),
         *packages,
     ]

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 
-# Sums of floats may round down; these make every wait we name long enough, by a microsecond or so.
+# The sum of a start and a wait may round down; these make every wait we name long enough.
 _ROUNDING_S = 1e-6
-_ROUNDING_SHARE = 1e-15  # of the burst: the balance itself is a rounded sum
+_ROUNDING_RATIO = 1.0 + 1e-12
 
 
 class TokenBucket:
@@ -69,7 +69,7 @@ class TokenBucket:
         missing = amount - self.balance_at(now)
         if missing <= 0:
             return 0.0
-        return (missing + self.burst * _ROUNDING_SHARE) / self.rate_per_s + _ROUNDING_S
+        return missing / self.rate_per_s * _ROUNDING_RATIO + _ROUNDING_S
 
     def time_until_full(self, now: float) -> float:
         return (self.burst - self.balance_at(now)) / self.rate_per_s

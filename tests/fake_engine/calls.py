@@ -109,6 +109,7 @@ class Call(ABC):
 
     def max_new(self, asked: int | None) -> int:
         """Check the lengths. Raises Refusal as the real engine words it."""
+        self.check_sampling(asked)
         context, size = self.engine.options.context_length, len(self.prompt)
         if size >= context:
             raise Refusal(
@@ -128,6 +129,17 @@ class Call(ABC):
                 "limit.",
             )
         return asked
+
+    def check_sampling(self, asked: int | None) -> None:
+        """Refuse what no sampler takes. Raises Refusal."""
+        if self.request.n < 1:
+            raise Refusal(400, "range() arg 3 must not be zero", "BadRequest")
+        if asked is not None and asked < 0:
+            raise Refusal(400, f"max_new_tokens must be at least 0, got {asked}.")
+        heat = self.request.temperature
+        if heat is not None and heat < 0:
+            message = f"temperature must be a non-negative finite number, got {heat}."
+            raise Refusal(400, message)
 
     async def run(self, max_new: int) -> None:
         """Generate and answer. Raises Refusal."""
@@ -238,7 +250,11 @@ class Call(ABC):
     def fail_stream(self, status: int, message: str, kind: str) -> None:
         """An error after the 200: an event, the usage if asked for, [DONE]."""
         self.out.frame(shapes.error_event(status, message, kind))
-        self._send_usage()
+        if not self.choices and self.request.include_usage:
+            cached = 0 if self.engine.options.cache_report else None
+            self.out.frame(self.last_writer().final_usage(shapes.usage(1, 1, cached)))
+        else:
+            self._send_usage()
         self.out.done()
         self.done.set()
 

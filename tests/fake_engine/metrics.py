@@ -130,6 +130,13 @@ class Metrics:
             pace = (generation.last_at - generation.first_at) / (output - 1)
             self._observe("request_time_per_output_token_seconds", streamed, pace, _GAPS)
 
+    def failed_inside(self, streaming: bool, priority: int | None) -> None:
+        """A request whose grammar did not compile costs one prompt token and one of output."""
+        shown = "true" if streaming else "false"
+        labels = self.labels(self._options.priority(priority), is_streaming=shown)
+        for name in ("prompt_tokens_total", "generation_tokens_total", "num_requests_total"):
+            self.counters[name][labels] += 1
+
     def _streamed(self, generation: Generation) -> Labels:
         streaming = "true" if generation.streaming else "false"
         return self.labels(generation.priority, is_streaming=streaming)

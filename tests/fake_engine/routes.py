@@ -17,11 +17,11 @@ from tests.fake_engine.faults import Fault
 from tests.fake_engine.probes import Probes
 from tests.fake_engine.refusal import Refusal
 from tests.fake_engine.schema import (
-    UNSUPPORTED_MEDIA_TYPE,
     ChatRequest,
     CompletionRequest,
     Sampling,
     ValidationProblem,
+    check_media_type,
     parse,
 )
 from tests.fake_engine.wire import Exchange
@@ -105,7 +105,8 @@ class Routes:
         if handler is not None:
             await handler(exchange)
         elif exchange.path in self._paths:
-            exchange.respond_json(405, {"detail": "Method Not Allowed"})
+            methods = ", ".join(method for method, path in self._handlers if path == exchange.path)
+            exchange.respond(405, b'{"detail":"Method Not Allowed"}', more=[("allow", methods)])
         else:
             exchange.respond_json(404, {"detail": "Not Found"})
 
@@ -145,7 +146,7 @@ class Routes:
         try:
             request = self._parse(exchange, kind)
         except ValidationProblem as problem:
-            message = problem.message(exchange.method, exchange.path)
+            message = problem.message(exchange.path)
             exchange.respond(400, shapes.error(400, message, "Bad Request"))
             return
         except Refusal as refusal:
@@ -157,9 +158,7 @@ class Routes:
             await _serve(CompletionCall(engine, exchange, request, plan))
 
     def _parse(self, exchange: Exchange, kind: type[Sampling]) -> Sampling:
-        media = exchange.headers.get("content-type", "").lower().split(";", maxsplit=1)[0]
-        if media != "application/json":
-            raise ValidationProblem([UNSUPPORTED_MEDIA_TYPE])
+        check_media_type(exchange.headers.get("content-type", ""))
         request: Sampling = parse(exchange.body, kind)
         if self._overrides and kind is ChatRequest:
             request.rid = exchange.headers.get("x-override-rid", request.rid)
@@ -181,6 +180,9 @@ async def _serve(call: ChatCall | CompletionCall) -> None:
 
 
 def _refuse_call(call: Call, refusal: Refusal) -> None:
+    if refusal.late:
+        # The grammar failed inside the engine: it has run one token of a one-token prompt.
+        call.engine.metrics.failed_inside(call.request.stream, call.request.priority)
     if refusal.late and call.request.stream:
         call.fail_stream(refusal.status, refusal.message, "BAD_REQUEST")
     else:

@@ -13,9 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 _SOURCE = "/opt/engine/venv/lib/python3.11/site-packages/sglang/srt/entrypoints/http_server.py"
 _PLACES = {
     "/v1/chat/completions": (1870, "openai_v1_chat_completions"),
-    "/v1/completions": (1852, "openai_v1_completions"),
+    "/v1/completions": (1860, "openai_v1_completions"),
 }
-_ANYWHERE = (1900, "generate_request")
 
 
 UNSUPPORTED_MEDIA_TYPE = {
@@ -70,7 +69,7 @@ class Sampling(_Lenient):
     """Fields that chat and plain completions share."""
 
     model: str = "default"
-    n: int = Field(default=1, ge=1)
+    n: int = 1
     seed: int | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
@@ -114,7 +113,10 @@ class ChatRequest(Sampling):
 
     @property
     def asked_tokens(self) -> int | None:
-        return self.max_completion_tokens or self.max_tokens
+        """Zero is a limit too: the prompt alone is computed."""
+        if self.max_completion_tokens is None:
+            return self.max_tokens
+        return self.max_completion_tokens
 
 
 class CompletionRequest(Sampling):
@@ -122,8 +124,17 @@ class CompletionRequest(Sampling):
     max_tokens: int | None = 16
 
 
+def check_media_type(header: str) -> None:
+    """Only JSON is taken. Raises ValidationProblem."""
+    if header.lower().split(";", maxsplit=1)[0] != "application/json":
+        raise ValidationProblem([UNSUPPORTED_MEDIA_TYPE], inside=False)
+
+
 def parse(body: bytes, kind: type[Sampling]) -> Any:
-    """Read a body. Raises ValidationProblem with the real server's message."""
+    """Read a body. Raises ValidationProblem with the real server's message.
+
+    Raises TypeError if the JSON is not an object: the real server answers 500 to that.
+    """
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -139,7 +150,9 @@ def parse(body: bytes, kind: type[Sampling]) -> Any:
                 }
             ]
         ) from None
-    if kind is ChatRequest and isinstance(value, dict) and "tool_choice" not in value:
+    if not isinstance(value, dict):
+        raise TypeError(f"a body that is {type(value).__name__}")
+    if kind is ChatRequest and "tool_choice" not in value:
         value["tool_choice"] = "auto" if value.get("tools") else "none"
     try:
         return kind.model_validate(value)
@@ -153,16 +166,19 @@ def parse(body: bytes, kind: type[Sampling]) -> Any:
 
 
 class ValidationProblem(Exception):
-    """The body is not what the endpoint takes."""
+    """The body is not what the endpoint takes. `inside`: the endpoint's function was reached."""
 
-    def __init__(self, problems: list[Any]) -> None:
+    def __init__(self, problems: list[Any], *, inside: bool = True) -> None:
         super().__init__(len(problems))
-        self.problems = problems
+        self._problems = problems
+        self._inside = inside
 
-    def message(self, method: str, path: str) -> str:
-        line, function = _PLACES.get(path, _ANYWHERE)
-        count = len(self.problems)
-        head = f"{count} validation error{'s' if count > 1 else ''}:\n"
-        rows = "".join(f"  {problem}\n" for problem in self.problems)
-        where = f'\n  File "{_SOURCE}", line {line}, in {function}\n    {method} {path}'
-        return f"{head}{rows}{where} {self.problems}"
+    def message(self, path: str) -> str:
+        """What the real server says, file path included."""
+        count = len(self._problems)
+        text = f"{count} validation error{'s' if count > 1 else ''}:\n"
+        text += "\n".join(f"  {problem}" for problem in self._problems)
+        if self._inside:
+            line, function = _PLACES[path]
+            text += f'\n\n  File "{_SOURCE}", line {line}, in {function}\n    POST {path}'
+        return f"{text} {self._problems}"

@@ -11,7 +11,7 @@ import socket
 import struct
 import sys
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any, cast
@@ -60,10 +60,16 @@ class Exchange:
         return self._connection.transport
 
     def respond(
-        self, status: int, body: bytes, content_type: str | None = JSON, *, vary: bool = True
+        self,
+        status: int,
+        body: bytes,
+        content_type: str | None = JSON,
+        *,
+        vary: bool = True,
+        more: Sequence[tuple[str, str]] = (),
     ) -> None:
         """Send a whole answer."""
-        headers = [("content-length", str(len(body)))]
+        headers = [*more, ("content-length", str(len(body)))]
         if content_type is not None:
             headers.append(("content-type", content_type))
         if vary:

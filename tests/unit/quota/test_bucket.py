@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
 from inferd.quota.bucket import TokenBucket
 
@@ -137,6 +137,7 @@ def _reserve(bucket: TokenBucket, held: list[int], amount: int, now: float, befo
 
 
 @given(buckets(), st.floats(0, 1), st.floats(0, 1e5))
+@example(TokenBucket(0.001, 34_359_740, 0.0, 0.0), 0.5, 0.796875)  # a wait of 500 years
 def test_waiting_as_long_as_told_is_enough_and_much_less_is_not(
     bucket: TokenBucket, share: float, idle_s: float
 ) -> None:

@@ -90,8 +90,7 @@ async def test_a_grant_to_someone_who_was_just_cancelled_is_passed_on_and_charge
     pool.target_up("w-0", 1)
     log: list[Client] = []
     async with asyncio.TaskGroup() as group:
-        async with pool.ticket(request("a"), 1, NONE):
-            await turns()
+        async with pool.ticket(request("other"), 1, NONE):
             quitter = Client(group, pool, request("a", output_tokens=1_000_000))
             await turns()
             clients = [Client(group, pool, request(team), log=log) for team in "aabb"]

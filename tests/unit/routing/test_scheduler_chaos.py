@@ -7,11 +7,11 @@ import random
 from collections import Counter
 
 import pytest
-from tests.unit.routing.clients import NONE, at_rest, request, scheduler
 
 from inferd.errors import DeadlineExceeded, LimitError, NoWorker
 from inferd.inference import InferenceRequest, Priority
 from inferd.routing.load import Lease
+from tests.unit.routing.clients import NONE, at_rest, request, scheduler
 
 WAITING_MAX = 20
 WAIT_S_MAX = 20.0

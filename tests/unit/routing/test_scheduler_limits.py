@@ -127,6 +127,23 @@ async def test_a_full_queue_refuses_with_the_wait_that_service_times_promise() -
     assert at_rest(pool)
 
 
+async def test_batch_is_told_to_wait_for_everyone_before_it() -> None:
+    pool = scheduler(waiting_max=3)
+    pool.target_up("w-0", 1)
+    async with asyncio.TaskGroup() as group:
+        async with pool.ticket(request(), 1, NONE):
+            await asyncio.sleep(2)
+        clients = [Client(group, pool, request()) for _ in range(3)]
+        clients += [Client(group, pool, request(priority=Priority.BATCH)) for _ in range(4)]
+        await turns()
+        refused = clients[-1].error
+        assert isinstance(refused, QueueFull)
+        # 2 interactive and 3 batch requests wait, one at a time takes 2 s.
+        assert refused.retry_after_s == pytest.approx(12.0)
+        await end_all(clients)
+    assert at_rest(pool)
+
+
 async def test_one_team_cannot_fill_the_queue_for_the_others() -> None:
     pool = scheduler(waiting_max=10, waiting_per_team_max=2)
     pool.target_up("w-0", 1)

@@ -1,10 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,6 +12,7 @@ from inferd.storage.database import Database
 from inferd.storage.usage import Dimension, UsageFilter, UsageRow, UsageSum
 from tests.fakes.inline_database import InlineDatabase
 from tests.fakes.running_database import running
+from tests.unit.storage.rows import Open
 
 ROW = UsageRow(
     request_id="req_0",
@@ -61,15 +58,6 @@ REFUSED = replace(
 )
 
 
-@pytest.fixture(params=["file", "inline"])
-def open_database(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> Callable[[], AbstractAsyncContextManager[Database]]:
-    if request.param == "file":
-        return partial(Database.open, tmp_path / "inferd.db")
-    return InlineDatabase.open
-
-
 async def recorded(db: Database, *rows: UsageRow) -> None:
     for row in rows:
         assert usage.record(db, row)
@@ -77,9 +65,7 @@ async def recorded(db: Database, *rows: UsageRow) -> None:
 
 
 @pytest.mark.real_time
-async def test_a_row_comes_back_as_it_was(
-    open_database: Callable[[], AbstractAsyncContextManager[Database]],
-) -> None:
+async def test_a_row_comes_back_as_it_was(open_database: Open) -> None:
     async with running(open_database()) as db:
         await recorded(db, ROW, REFUSED)
         assert await usage.rows(db) == [REFUSED, ROW]

@@ -1,0 +1,200 @@
+"""A worker without a socket: the real `WorkerClient` over a scripted wire, for virtual time.
+
+It behaves as SGLang does where the data path can tell: answers token by token, counts usage, stops
+on an abort by id and then still tells what it cost. What it does wrong is set by its attributes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+import orjson
+
+from inferd.errors import UpstreamError, WorkerUnreachable
+from inferd.workers.client import WorkerClient
+
+PROMPT_TOKENS = 20
+
+
+class ScriptedExchange:
+    """Has the interface of `upstream.wire.Exchange`."""
+
+    def __init__(self, worker: ScriptedWorker, payload: dict[str, Any]) -> None:
+        self.payload = payload
+        self.worker = worker
+        self.whole = False
+        self.aborted = False
+        self.closed = False
+        self._error: UpstreamError | None = None
+        self._sent = 0
+        self._ready: deque[bytes] = deque()
+        self._changed = asyncio.Event()
+
+    @property
+    def failed(self) -> bool:
+        return self._error is not None
+
+    async def head(self) -> int:
+        await self._pause(self.worker.first_token_s)
+        if self.worker.status != 200:
+            self._ready.append(self.worker.body)
+            return self.worker.status
+        return 200
+
+    async def read(self) -> bytes:
+        if self._ready:
+            return self._ready.popleft()
+        if self.whole or self.worker.status != 200:
+            self.whole = True
+            return b""
+        if not self.payload["stream"]:
+            return await self._body()
+        return await self._event()
+
+    async def read_all(self, bytes_max: int = 0) -> bytes:
+        del bytes_max
+        parts = []
+        while data := await self.read():
+            parts.append(data)
+        return b"".join(parts)
+
+    def fail(self, error: UpstreamError) -> None:
+        if not self.whole and not self.closed:
+            self._error = error
+            self._changed.set()
+
+    def abort(self) -> None:
+        self.aborted = True
+        self._changed.set()
+
+    def finish(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.worker.open.discard(self)
+
+    async def _event(self) -> bytes:
+        wanted = self.payload["max_tokens"]
+        if self._sent == 0:
+            self._sent = 1
+            return self._chunk({"role": "assistant", "content": ""}) + self._chunk({"content": "t"})
+        if self._sent < wanted and not self.aborted:
+            await self._pause(self.worker.token_s)
+            if self.worker.cut_after is not None and self._sent >= self.worker.cut_after:
+                raise self._cut()
+        if self._sent < wanted and not self.aborted:
+            self._sent += 1
+            return self._chunk({"content": "t"})
+        self.whole = True
+        reason = "abort" if self.aborted else "length"
+        usage = orjson.dumps({**self._head(), "choices": [], "usage": self._usage()})
+        return self._chunk({}, reason) + b"data: " + usage + b"\n\ndata: [DONE]\n\n"
+
+    async def _body(self) -> bytes:
+        wanted = self.payload["max_tokens"]
+        while self._sent < wanted and not self.aborted:
+            await self._pause(self.worker.token_s)
+            self._sent += 1
+            if self.worker.cut_after is not None and self._sent >= self.worker.cut_after:
+                raise self._cut()
+        self.whole = True
+        message = {"role": "assistant", "content": "t" * self._sent}
+        reason = "abort" if self.aborted else "length"
+        choice = {"index": 0, "message": message, "finish_reason": reason}
+        return orjson.dumps({**self._head(), "choices": [choice], "usage": self._usage()})
+
+    def _cut(self) -> UpstreamError:
+        self._error = WorkerUnreachable("The worker closed the connection.")
+        return self._error
+
+    async def _pause(self, seconds: float) -> None:
+        """Time passes, unless the exchange is failed or aborted meanwhile."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+        self._changed.clear()
+        if self._error is not None:
+            raise self._error
+
+    def _head(self) -> dict[str, Any]:
+        rid = self.payload.get("rid", "x")
+        return {"id": rid, "created": 1, "model": self.payload["model"], "object": "o"}
+
+    def _chunk(self, delta: dict[str, Any], reason: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
+        return b"data: " + orjson.dumps({**self._head(), "choices": [choice]}) + b"\n\n"
+
+    def _usage(self) -> dict[str, Any]:
+        self.worker.billed += PROMPT_TOKENS + self._sent
+        return {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": self._sent}
+
+
+class ScriptedWorker:
+    """One worker: its client, what it was asked, and what it does wrong."""
+
+    def __init__(self, worker_id: str) -> None:
+        self.client = WorkerClient(worker_id, "http://scripted", None)
+        self.client._pool = _Wire(self)  # type: ignore[assignment]
+        self.open: set[ScriptedExchange] = set()
+        self.requests: list[dict[str, Any]] = []
+        self.aborts: list[str] = []
+        self.billed = 0
+        self.first_token_s = 0.1
+        self.token_s = 0.04
+        self.status = 200
+        self.body = b""
+        self.cut_after: int | None = None
+        self.refuses_connections = False
+        self.ignores_aborts = False
+
+
+class _Wire:
+    """Has the interface of `upstream.wire.WorkerPool`."""
+
+    def __init__(self, worker: ScriptedWorker) -> None:
+        self._worker = worker
+
+    async def open(self, method: str, path: str, body: bytes = b"") -> ScriptedExchange | _Answered:
+        del method
+        worker = self._worker
+        await asyncio.sleep(0)
+        if worker.refuses_connections:
+            raise WorkerUnreachable("The worker does not accept connections.")
+        payload = orjson.loads(body)
+        if path == "/abort_request":
+            worker.aborts.append(payload["rid"])
+            if not worker.ignores_aborts:
+                for running in worker.open:
+                    if str(running.payload.get("rid")).startswith(payload["rid"]):
+                        running.abort()
+            return _Answered()
+        worker.requests.append(payload)
+        exchange = ScriptedExchange(worker, payload)
+        worker.open.add(exchange)
+        return exchange
+
+    def close(self) -> None:
+        """The client has ended; exchanges are closed by whoever opened them."""
+
+
+class _Answered:
+    """The engine's answer to an abort."""
+
+    whole = True
+    failed = False
+
+    async def head(self) -> int:
+        return 200
+
+    async def read_all(self, bytes_max: int = 0) -> bytes:
+        del bytes_max
+        return b""
+
+    def close(self) -> None:
+        """Nothing is held."""

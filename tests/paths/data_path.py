@@ -1,0 +1,117 @@
+"""The data path for tests: every real part of it, over scripted workers, on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from prometheus_client import CollectorRegistry
+
+from inferd.api.whole_answer import Collector
+from inferd.clock import monotonic
+from inferd.config.schema import Queue, Targets, Team
+from inferd.dispatch import Dispatch
+from inferd.inference import Endpoint, InferenceRequest, Priority, new_request_id
+from inferd.metrics import Metrics
+from inferd.quota.buckets import Buckets
+from inferd.quota.estimate import Estimator
+from inferd.routing.scheduler import Scheduler
+from inferd.settlement import Ledger
+from inferd.storage.usage import UsageRow
+from inferd.upstream.relay import ChatRelay
+from tests.fakes.scripted_worker import ScriptedWorker
+
+POOL = "chat@1"
+
+
+class CollectedStream:
+    """A sink that reads all it is sent; `reads_s` is how long it takes for each piece."""
+
+    def __init__(self, reads_s: float = 0.0) -> None:
+        self.content_sent = False
+        self.received = b""
+        self._reads_s = reads_s
+
+    def answer(self, request: InferenceRequest, attempt_id: str) -> ChatRelay | Collector:
+        if request.stream:
+            return ChatRelay(request, attempt_id)
+        return Collector(request, attempt_id)
+
+    async def send(self, data: bytes) -> None:
+        self.content_sent = True
+        self.received += data
+        if self._reads_s:
+            await asyncio.sleep(self._reads_s)
+
+
+class DataPath:
+    """Buckets, scheduler, dispatch and ledger, and the workers behind them."""
+
+    def __init__(self, *workers: str, team: Team | None = None, slots: int = 4) -> None:
+        teams = [team or Team(name="search"), Team(name="other")]
+        self.rows: list[UsageRow] = []
+        self.buckets = Buckets(teams, monotonic())
+        self.scheduler = Scheduler(POOL, Queue(), random.Random(1))
+        self.workers = {name: ScriptedWorker(name) for name in workers}
+        self.ledger = Ledger(
+            buckets=self.buckets,
+            estimator=Estimator(),
+            metrics=Metrics(CollectorRegistry()),
+            targets_of=lambda _: Targets(),
+            record=self.rows.append,
+        )
+        self.dispatch = Dispatch(
+            ledger=self.ledger,
+            schedulers={POOL: self.scheduler},
+            clients={name: worker.client for name, worker in self.workers.items()},
+            weight_of=lambda _: 1,
+        )
+        for name in workers:
+            self.scheduler.target_up(name, slots)
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[asyncio.TaskGroup]:
+        """The workers' clients run inside; it is left when all that was started has ended."""
+        async with asyncio.TaskGroup() as services:
+            clients = [services.create_task(w.client.run()) for w in self.workers.values()]
+            await asyncio.sleep(0)
+            async with asyncio.TaskGroup() as requests:
+                yield requests
+            await asyncio.sleep(5)  # the last abandoned answer has been wound up
+            for client in clients:
+                client.cancel()
+
+    def request(self, **changes: object) -> InferenceRequest:
+        base = InferenceRequest(
+            request_id=new_request_id(),
+            team="search",
+            key_id="key",
+            endpoint=Endpoint.CHAT,
+            model="chat",
+            pool=POOL,
+            body={"messages": []},
+            prompt_bytes=70,
+            prompt_tokens_estimated=20,
+            output_tokens_max=10,
+            choices=1,
+            stream=True,
+            include_usage=False,
+            priority=Priority.INTERACTIVE,
+            deadline=monotonic() + 600,
+        )
+        return replace(base, **changes)  # type: ignore[arg-type]
+
+    def assert_at_rest(self) -> None:
+        """Nothing is claimed any more, anywhere."""
+        assert self.dispatch.in_flight == 0
+        assert self.ledger.open_count == 0
+        assert self.scheduler.leases_open == 0
+        assert self.scheduler.inflight == 0
+        assert all(self.scheduler.depth(priority) == 0 for priority in Priority)
+        assert all(not worker.open for worker in self.workers.values())
+        for team in self.buckets.snapshot(monotonic()):
+            assert (team.outstanding_tokens, team.outstanding_requests) == (0, 0)
+        assert len({row.request_id for row in self.rows}) == len(self.rows)
