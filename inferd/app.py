@@ -27,18 +27,19 @@ from inferd.api.key_admin import KeyAdmin
 from inferd.api.listener import Listener
 from inferd.api.models import Models
 from inferd.api.node_admin import NodeAdmin
+from inferd.api.node_routes import NodeApi
 from inferd.api.probes import Probes
 from inferd.api.routes import admin_app, public_app
 from inferd.clock import monotonic, utc_now_us
 from inferd.config.address import Address, parse_address
-from inferd.config.files import check_files
 from inferd.config.load import LoadedConfig, load_config
 from inferd.config.reload import Change, diff, needing_restart
 from inferd.config.schema import Config, Targets
 from inferd.dispatch import Dispatch
-from inferd.errors import ConfigError, ProvisionError, ShuttingDown, StartError
+from inferd.errors import ConfigError, ProvisionError, ShuttingDown
 from inferd.fleet import Fleet
 from inferd.metrics import Metrics
+from inferd.provision.check_files import check_files
 from inferd.provision.environment import EngineEnvironment
 from inferd.quota.buckets import Buckets
 from inferd.quota.estimate import Estimator
@@ -124,18 +125,14 @@ class App:
             ConfigError: the file is wrong, or one of its changes needs a restart.
         """
         try:
-            loaded = load_config(self.loaded.path)
-            changes = diff(self.config, loaded.config)
-            refused = [str(change) for change in needing_restart(changes)]
-            if problems := refused or check_files(loaded):
-                raise ConfigError(problems)
+            loaded, changes = self._read_again()
         except ConfigError as error:
             self.metrics.config_reloads["refused"].inc()
             log.error("reload refused, nothing was changed: %s", error.message)  # noqa: TRY400 - theirs
             raise
         self.loaded = loaded
         config = loaded.config
-        logs.configure(config.logs.level)
+        logs.set_level(config.logs.level)
         self.fleet.apply(config.models)
         self.pools.update(config.models)
         self.access.update(config.teams)
@@ -145,6 +142,14 @@ class App:
         self.metrics.config_reloads["applied"].inc()
         log.info("reload applied", extra={"changes": [type(change).__name__ for change in changes]})
         return changes
+
+    def _read_again(self) -> tuple[LoadedConfig, list[Change]]:
+        loaded = load_config(self.loaded.path)
+        changes = diff(self.config, loaded.config)
+        refused = [str(change) for change in needing_restart(changes)]
+        if problems := refused or check_files(loaded):
+            raise ConfigError(problems)
+        return loaded, changes
 
     def readiness(self) -> tuple[bool, dict[str, Any]]:
         """Whether requests are taken here, and the state of each pool."""
@@ -211,7 +216,7 @@ class App:
         models = Models(self.access, self.fleet.pool_state, self.started_us // 1_000_000)
         public = public_app(chat, models, probes, count)
         admin_api = AdminApi(KeyAdmin(self.keys, lambda: self.config))
-        admin = admin_app(admin_api, probes, admin_key, count)
+        admin = admin_app(admin_api, NodeApi(NodeAdmin(self)), probes, admin_key, count)
         connections_max = self.config.server.connections_max
         self._take_signals()
         try:
@@ -271,7 +276,7 @@ class App:
     def _take_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._asked_to_stop)
+            loop.add_signal_handler(number, self.stop)
         loop.add_signal_handler(signal.SIGHUP, self._asked_to_reload)
 
     def _give_signals_back(self) -> None:
@@ -279,8 +284,8 @@ class App:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.remove_signal_handler(number)
 
-    def _asked_to_stop(self) -> None:
-        """The first signal drains, the second one does not wait any longer."""
+    def stop(self) -> None:
+        """What SIGTERM and SIGINT do: the first call drains, the second waits no longer."""
         if self.stopping:
             self._cut_requests()
             return
@@ -307,6 +312,7 @@ class App:
 
     def _flushed(self, flush: Flush) -> None:
         self.metrics.writer_batch_rows.observe(flush.written)
+        self.metrics.writer_rows_lost.inc(flush.lost)
 
     def _exposition(self) -> bytes:
         self.fleet.refresh_metrics()

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import orjson
 
 from inferd.errors import (
+    ContextLengthExceeded,
     DeadlineExceeded,
     NoWorker,
     ShuttingDown,
@@ -109,10 +111,15 @@ class Dispatch:
             try:
                 scheduler = self._scheduler(request)
                 weight = self._weight_of(request.team)
-                tried = settlement.workers_tried
-                async with scheduler.ticket(request, weight, tried) as lease:  # 2 queue, 3 place
+                failed = settlement.workers_failed
+                async with scheduler.ticket(request, weight, failed) as lease:  # 2 queue, 3 place
                     await self._attempt(request, lease, sink, settlement)  # 4 stream
                 return
+            except ContextLengthExceeded as error:
+                fitted = _fitted(request, error)
+                if fitted is None:
+                    raise
+                request = fitted
             except NoWorker:
                 if lost is not None:
                     raise lost from None
@@ -125,6 +132,7 @@ class Dispatch:
                 if not error.retryable or settlement.attempts >= ATTEMPTS_MAX:
                     raise
                 lost = error
+                settlement.worker_failed()
 
     async def _attempt(
         self, request: InferenceRequest, lease: Lease, sink: Sink, settlement: Settlement
@@ -190,6 +198,17 @@ class Dispatch:
             self._in_flight -= 1
             if not self._in_flight:
                 self._idle.set()
+
+
+def _fitted(request: InferenceRequest, error: ContextLengthExceeded) -> InferenceRequest | None:
+    """The request with as much output as its prompt leaves room for, where the client set no limit.
+
+    None: it was set, or nothing is left, or the engine did not say how much.
+    """
+    room_tokens = error.room_tokens
+    if request.output_tokens_given or room_tokens is None or room_tokens < 1:
+        return None
+    return replace(request, output_tokens_max=room_tokens, output_tokens_given=True)
 
 
 def engine_payload(request: InferenceRequest, attempt_id: str, client: WorkerClient) -> bytes:

@@ -78,7 +78,15 @@ class UnsupportedFeature(RequestError):
 
 
 class ContextLengthExceeded(RequestError):
+    """`room_tokens`: what the prompt leaves of the context, if the engine has told."""
+
     default_code = "context_length_exceeded"
+
+    def __init__(
+        self, message: str, *, param: str | None = None, room_tokens: int | None = None
+    ) -> None:
+        super().__init__(message, param=param)
+        self.room_tokens = room_tokens
 
 
 class UnknownModel(RequestError):

@@ -91,6 +91,8 @@ class InferenceRequest:
     prompt_tokens_estimated: int
     output_tokens_max: int
     """Per choice; always sent to the engine as max_tokens."""
+    output_tokens_given: bool
+    """False: the client asked for no limit, so it may be lowered to what the context has left."""
     choices: int
     stream: bool
     include_usage: bool

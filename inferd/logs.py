@@ -1,6 +1,6 @@
-"""Log records as JSON lines on standard error, each with the id of the request it belongs to.
+"""Log records as JSON lines, each with the id of the request it belongs to.
 
-`configure` is called once by whoever owns the process, and again when the level changes. Keys are
+`configure` is called once by whoever owns the process, `set_level` when the level changes. Keys are
 cut out of every finished line, wherever in it they came from: message, extra field or traceback.
 """
 
@@ -32,16 +32,24 @@ _BEARER: Final = re.compile(r"(?i)\b(bearer)\s+[A-Za-z0-9._~+/=-]{8,}")
 _LIBRARIES: Final = ("aiohttp", "aiosqlite", "asyncio", "uvicorn")
 
 
-def configure(level: str) -> None:
-    """Log from `level` (debug, info, warning, error) on; replaces what was configured before."""
-    handler = logging.StreamHandler(sys.stderr)
+def configure(level: str, handler: logging.Handler | None = None) -> None:
+    """Log from `level` (debug, info, warning, error) on, to standard error unless given a handler.
+
+    Replaces what was configured before.
+    """
+    handler = logging.StreamHandler(sys.stderr) if handler is None else handler
     handler.setFormatter(JsonFormatter())
+    logging.getLogger().handlers[:] = [handler]
+    set_level(level)
+    logging.captureWarnings(capture=True)
+
+
+def set_level(level: str) -> None:
+    """Log from `level` on, to where it was configured."""
     root = logging.getLogger()
-    root.handlers[:] = [handler]
     root.setLevel(level.upper())
     for library in _LIBRARIES:
         logging.getLogger(library).setLevel(max(root.level, logging.WARNING))
-    logging.captureWarnings(capture=True)
 
 
 class JsonFormatter(logging.Formatter):

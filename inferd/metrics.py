@@ -205,6 +205,9 @@ class Metrics:
         self.writer_queue_depth = self._gauge(
             "inferd_writer_queue_depth", "", "Writes that wait for the database."
         )
+        self.writer_rows_lost = self._counter(
+            "inferd_writer_rows_lost", "", "Rows that could not be written and are gone."
+        )
         self.loop_lag_s = self._histogram(
             "inferd_loop_lag_seconds", "", "How late the event loop runs a timer.", _LAG
         )

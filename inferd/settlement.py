@@ -81,7 +81,7 @@ class Settlement:
         "error_code",
         "outcome",
         "response_id",
-        "workers_tried",
+        "workers_failed",
     )
 
     def __init__(self, ledger: Ledger, request: InferenceRequest) -> None:
@@ -98,7 +98,7 @@ class Settlement:
         self._usage = Usage()
         self._postponed = False
         self.attempts = 0
-        self.workers_tried: frozenset[str] = frozenset()
+        self.workers_failed: frozenset[str] = frozenset()
         self.outcome = Outcome.COMPLETED
         self.error_code: str | None = None
         self.response_id: str | None = None
@@ -134,10 +134,14 @@ class Settlement:
     def placed(self, lease: Lease, response_id: str) -> None:
         """A worker was chosen: one more attempt."""
         self.attempts += 1
-        self.workers_tried |= {lease.target}
         self._lease = lease
         self.response_id = response_id
         self._placed = monotonic()
+
+    def worker_failed(self) -> None:
+        """The last attempt's worker is not asked again for this request."""
+        if self._lease is not None:
+            self.workers_failed |= {self._lease.target}
 
     def output_sent(self) -> None:
         """A part of the answer is on its way to the client."""
@@ -184,8 +188,8 @@ class Settlement:
         _count(row, ledger.metrics, ledger.targets_of(row.model))
         usage = self._usage
         if usage.prompt_tokens and not usage.estimated:
-            request = self._request
-            ledger.estimator.learn(request.model, request.prompt_bytes, usage.prompt_tokens)
+            # Under the public name, as it is estimated: aliases and versions learn together.
+            ledger.estimator.learn(row.model, self._request.prompt_bytes, usage.prompt_tokens)
 
     def _ttft_s(self) -> float | None:
         """Of a stream only: the one body of another answer says nothing of its first token."""

@@ -65,13 +65,13 @@ class AdminApi:
 
     def routes(self) -> list[Route]:
         return [
-            _route("GET", "/admin/v1/teams", self._teams),
-            _route("GET", "/admin/v1/teams/{name}", self._team),
-            _route("GET", "/admin/v1/keys", self._list_keys),
-            _route("POST", "/admin/v1/keys", self._create_key),
-            _route("POST", "/admin/v1/keys/verify", self._verify_key),
-            _route("POST", "/admin/v1/keys/{id}/rotate", self._rotate_key),
-            _route("POST", "/admin/v1/keys/{id}/revoke", self._revoke_key),
+            json_route("GET", "/admin/v1/teams", self._teams),
+            json_route("GET", "/admin/v1/teams/{name}", self._team),
+            json_route("GET", "/admin/v1/keys", self._list_keys),
+            json_route("POST", "/admin/v1/keys", self._create_key),
+            json_route("POST", "/admin/v1/keys/verify", self._verify_key),
+            json_route("POST", "/admin/v1/keys/{id}/rotate", self._rotate_key),
+            json_route("POST", "/admin/v1/keys/{id}/revoke", self._revoke_key),
         ]
 
     async def _teams(self, _: Request) -> Answer:
@@ -84,24 +84,24 @@ class AdminApi:
         return _list(await self._keys.keys(http.query_params.get("team")))
 
     async def _create_key(self, http: Request) -> Answer:
-        fields = await _body(http, _CREATE)
+        fields = await body_fields(http, _CREATE)
         if "team" not in fields:
             raise missing("team")
         return await self._keys.create(**fields)
 
     async def _verify_key(self, http: Request) -> Answer:
-        fields = await _body(http, _VERIFY)
+        fields = await body_fields(http, _VERIFY)
         if "secret" not in fields:
             raise missing("secret")
         key = await self._keys.verify(fields["secret"])
         return {"object": "key.verification", "valid": key is not None, "key": key}
 
     async def _rotate_key(self, http: Request) -> Answer:
-        fields = await _body(http, _ROTATE)
+        fields = await body_fields(http, _ROTATE)
         return await self._keys.rotate(http.path_params["id"], **fields)
 
     async def _revoke_key(self, http: Request) -> Answer:
-        await _body(http, {})
+        await body_fields(http, {})
         return await self._keys.revoke(http.path_params["id"])
 
 
@@ -109,14 +109,16 @@ def _list(data: list[Answer]) -> Answer:
     return {"object": "list", "data": data}
 
 
-def _route(method: str, path: str, handler: Handler) -> Route:
+def json_route(method: str, path: str, handler: Handler) -> Route:
+    """A route whose handler returns what is sent as JSON."""
+
     async def answer(http: Request) -> Response:
         return Response(orjson.dumps(await handler(http)), media_type="application/json")
 
     return Route(path, answer, methods=[method])
 
 
-async def _body(http: Request, fields: Fields) -> dict[str, Any]:
+async def body_fields(http: Request, fields: Fields) -> dict[str, Any]:
     """The checked fields of a JSON object; no body is an empty one, null is absent.
 
     Raises:

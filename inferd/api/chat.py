@@ -99,7 +99,8 @@ class ChatCompletions:
             body=parsed.body,
             prompt_bytes=parsed.prompt_bytes,
             prompt_tokens_estimated=min(prompt_tokens, limits.context_tokens_max),
-            output_tokens_max=parsed.output_tokens_max,
+            output_tokens_max=_output_tokens_max(parsed, limits, prompt_tokens),
+            output_tokens_given=parsed.output_tokens_given,
             choices=parsed.choices,
             stream=parsed.stream,
             include_usage=parsed.include_usage,
@@ -151,3 +152,14 @@ class ChatCompletions:
             await stream.fail(InternalError("unexpected"), record.request_id)
         else:
             await stream.end()
+
+
+def _output_tokens_max(parsed: ParsedChat, limits: ModelLimits, prompt_tokens: int) -> int:
+    """What is asked of the engine at first, if the client set no limit.
+
+    Half the estimate is surely in the prompt. If that was too little the engine says how much is
+    left, and dispatch asks for exactly that: an answer is never cut short by a wrong estimate.
+    """
+    if parsed.output_tokens_given:
+        return parsed.output_tokens_max
+    return max(1, min(parsed.output_tokens_max, limits.context_tokens_max - prompt_tokens // 2))

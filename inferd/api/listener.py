@@ -39,10 +39,10 @@ class Listener:
         Raises:
             StartError: the port is taken, the address is not ours, or the port needs privileges.
         """
-        self.address = address
         self._socket = _bind(address, field)
         self._server: uvicorn.Server | None = None
-        self.port: int = self._socket.getsockname()[1]
+        self.address = Address(address.host, self._socket.getsockname()[1])
+        """Where it listens; the port is the real one, also if any free one was asked for."""
 
     async def run(self, app: ASGIApp, connections_max: int) -> None:
         """Serve `app` until `stop`, then until every connection has ended."""

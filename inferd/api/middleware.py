@@ -25,6 +25,7 @@ from inferd.inference import Outcome, new_request_id
 from inferd.logs import REQUEST_ID
 
 CLIENT_REQUEST_ID_CHARS_MAX: Final = 512
+RETRY_COUNT_DIGITS_MAX: Final = 3
 NO_ROUTE: Final = "unknown"
 """The route of requests that no route matches, in log and metrics: never the path itself."""
 STATUS_CLIENT_GONE: Final = 499
@@ -168,7 +169,9 @@ def _outcome(status: int) -> Outcome:
 
 def _retry_count(value: bytes | None) -> int | None:
     """How often the SDK has sent this request before; anything odd is left out."""
-    return int(value) if value is not None and value.isdigit() and len(value) < 4 else None  # noqa: PLR2004
+    if value is None or not value.isdigit() or len(value) > RETRY_COUNT_DIGITS_MAX:
+        return None
+    return int(value)
 
 
 def _client_request_id(value: bytes | None) -> str | None:

@@ -1,6 +1,6 @@
 """What an admin sees of and does to this node: status, reload, worker output, restart.
 
-Answers are JSON objects. Reads every owner to inform; decides nothing.
+Answers are JSON objects; nothing here knows HTTP. Reads every owner to inform; decides nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from inferd import __version__
+from inferd.api.changes import in_words
 from inferd.clock import monotonic, utc_now_us
 from inferd.errors import NotFound
 from inferd.workers.output_log import follow
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from inferd.dispatch import Dispatch
     from inferd.fleet import Fleet
     from inferd.quota.buckets import Buckets
+    from inferd.routing.scheduler import TargetSnapshot
     from inferd.workers.base import WorkerBase
     from inferd.workers.supervisor import Supervisor
 
@@ -29,7 +31,6 @@ class Node(Protocol):
 
     loaded: LoadedConfig
     started_us: int
-    stopping: bool
     buckets: Buckets
     dispatch: Dispatch
     fleet: Fleet
@@ -64,27 +65,47 @@ class NodeAdmin:
 
     def reload(self) -> dict[str, Any]:
         """Apply inferd.toml as it is now. Raises ConfigError, and then nothing was changed."""
-        changes = self._node.reload()
-        described = [{"change": type(change).__name__, "reload": change.reload} for change in changes]
-        return {"object": "reload", "changes": described}
+        return {
+            "object": "reload",
+            "config": str(self._node.loaded.path),
+            "changes": [
+                {
+                    "change": type(change).__name__,
+                    "reload": change.reload,
+                    "text": in_words(change),
+                }
+                for change in self._node.reload()
+            ],
+        }
 
     def restart_worker(self, worker_id: str) -> dict[str, Any]:
         """Drain a worker and start it again. Raises NotFound."""
         self._node.supervisor.restart(worker_id)
         return {"object": "worker.restart", "worker": worker_id}
 
-    def worker_output(self, worker_id: str, lines: int, *, follow_it: bool) -> AsyncIterator[str]:
-        """The last lines of a worker's output, and what comes if followed. Raises NotFound."""
+    def worker_output(self, worker_id: str, *, lines: int, follow_it: bool) -> AsyncIterator[str]:
+        """The last lines of a worker's output; followed, what comes until the worker is removed.
+
+        Raises NotFound, at once.
+        """
         path = self._output_path(worker_id)
-        return follow(path, lines, follow_it)
+        workers = self._node.supervisor
+        return follow(
+            path, lines=lines, follow=follow_it, over=lambda: worker_id not in workers.workers
+        )
 
     def _output_path(self, worker_id: str) -> Path:
-        worker = self._node.supervisor.workers.get(worker_id)
-        path = None if worker is None else worker.output_path
-        if path is None:
-            known = ", ".join(self._node.supervisor.workers) or "none"
-            raise NotFound(f"There is no output of a worker '{worker_id}'. Workers: {known}.")
-        return path
+        workers = self._node.supervisor.workers
+        worker = workers.get(worker_id)
+        if worker is None:
+            known = ", ".join(workers) or "none"
+            raise NotFound(f"There is no worker '{worker_id}'; there are: {known}.")
+        if worker.output_path is None:
+            raise NotFound(
+                f"The output of '{worker_id}' is not here: somebody else runs it, at"
+                f" {worker.client.url}."
+            )
+        return worker.output_path
 
     def _pool(self, pool: str) -> dict[str, Any]:
         node = self._node
@@ -120,11 +141,12 @@ class NodeAdmin:
         ]
 
 
-def _worker(worker: WorkerBase, target: Any) -> dict[str, Any]:  # noqa: ANN401 - a TargetSnapshot
+def _worker(worker: WorkerBase, target: TargetSnapshot | None) -> dict[str, Any]:
     loads = worker.loads
     return {
         "worker": worker.id,
-        "state": worker.state,
+        "attached": worker.output_path is None,
+        "state": worker.state.value,
         "reason": worker.reason,
         "outlook": worker.outlook,
         "progress": worker.progress,

@@ -10,6 +10,7 @@ from inferd.api.admin_auth import AdminAuth
 from inferd.api.chat import ChatCompletions
 from inferd.api.middleware import Count, Envelope
 from inferd.api.models import Models
+from inferd.api.node_routes import NodeApi
 from inferd.api.probes import Probes
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
@@ -31,11 +32,14 @@ def public_app(chat: ChatCompletions, models: Models, probes: Probes, count: Cou
     return Envelope(router, count=count)
 
 
-def admin_app(admin: AdminApi, probes: Probes, admin_key: str, count: Count) -> ASGIApp:
+def admin_app(
+    admin: AdminApi, node: NodeApi, probes: Probes, admin_key: str, count: Count
+) -> ASGIApp:
     """What admins and ops reach, on loopback."""
     router = Router(
         [
             *admin.routes(),
+            *node.routes(),
             Route("/healthz", probes.healthz, methods=["GET"]),
             Route("/readyz", probes.readyz, methods=["GET"]),
             Route("/metrics", probes.metrics, methods=["GET"]),

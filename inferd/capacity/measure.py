@@ -21,6 +21,7 @@ from inferd import clock
 from inferd.capacity.step_cost import Measured, PrefillStep, fit
 from inferd.errors import InferdError, ProvisionError
 from inferd.inference import Endpoint, Usage
+from inferd.provision import model_folder
 from inferd.upstream.answer import usage_of
 from inferd.workers import engine, engine_output
 from inferd.workers.client import WorkerClient
@@ -66,7 +67,8 @@ async def measure(
     """
     whole = spec.engine.model_copy(update={"chunked_prefill_tokens": spec.context_tokens_max})
     spec = replace(spec, engine=whole)  # a prompt is then one step, whatever its length
-    engine.check_weights(spec.weights)
+    if incomplete := model_folder.problems(spec.weights):
+        raise ProvisionError(f"{incomplete[0]}: put the whole model there")
     with TemporaryDirectory(prefix="inferd-measure-") as folder:
         async with _engine(spec, environment, Path(folder), report) as (process, client, heard):
             try:

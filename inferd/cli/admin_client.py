@@ -6,8 +6,9 @@ command is the same with and without a server.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from codecs import getincrementaldecoder
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -72,7 +73,7 @@ class AdminClient:
 
     async def call(self, method: str, path: str, body: Answer | None = None) -> Answer:
         """One request below /admin/v1. Raises AdminError, whose message can be shown as it is."""
-        try:
+        with self._told():
             async with self._session.request(
                 method,
                 f"/admin/v1/{path}",
@@ -80,8 +81,28 @@ class AdminClient:
                 headers={"content-type": "application/json"},
                 allow_redirects=False,
             ) as response:
-                raw = await response.content.read(ANSWER_BYTES_MAX)
-                return self._answer(response.status, raw)
+                return self._answer(response.status, await _whole(response))
+
+    async def output(self, worker: str, *, lines: int, follow: bool) -> AsyncGenerator[str]:
+        """A worker's last lines of output, in pieces as they come. Raises AdminError."""
+        path = f"workers/{quote(worker, safe='')}/output?lines={lines}&follow={int(follow)}"
+        decode = getincrementaldecoder("utf-8")("replace").decode
+        with self._told():
+            async with self._session.get(
+                f"/admin/v1/{path}",
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_S),
+            ) as response:
+                if response.status != 200:  # noqa: PLR2004
+                    self._answer(response.status, await _whole(response))
+                async for piece in response.content.iter_any():
+                    yield decode(piece)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Errors of aiohttp as ours."""
+        try:
+            yield
         except aiohttp.ClientConnectorError as error:
             raise AdminError(
                 f"inferd runs, but its admin API does not answer at http://{self._address} "
@@ -144,6 +165,16 @@ def _reachable(address: str) -> str:
     if not parsed.is_any:
         return str(parsed)
     return f"[::1]:{parsed.port}" if ":" in parsed.host else f"127.0.0.1:{parsed.port}"
+
+
+async def _whole(response: aiohttp.ClientResponse) -> bytes:
+    """The body, cut off at `ANSWER_BYTES_MAX`: one read gives no more than has come so far."""
+    body = bytearray()
+    async for piece in response.content.iter_any():
+        body += piece
+        if len(body) >= ANSWER_BYTES_MAX:
+            break
+    return bytes(body)
 
 
 def _data(answer: Answer) -> list[Any]:

@@ -38,10 +38,10 @@ def create(
     team: TeamName,
     name: KeyName = "",
     expires: Annotated[
-        str | None, typer.Option(help="Refuse it after this long: 12h, 30d, 2w. [default: never]")
+        str | None, typer.Option(help="Refuse it after this long: 12h, 30d, 2w; else never.")
     ] = None,
     models: Annotated[
-        str | None, typer.Option(help="Only these models, as a,b. [default: all of the team]")
+        str | None, typer.Option(help="Only these models, as a,b; else all of the team.")
     ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,

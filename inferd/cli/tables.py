@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 
 PIPE_COLUMNS = 200
 """Width where no terminal says its own: nothing is cut for a reader that is a program."""
 
 
-def show(table: Table) -> None:
+def show(table: RenderableType) -> None:
     console = Console()
     if not console.is_terminal:
         console = Console(width=PIPE_COLUMNS)

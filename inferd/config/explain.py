@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, get_args, get_origin
 from pydantic_core import ErrorDetails
 
 from inferd.config.locate import KeyPath, show_path
-from inferd.config.problems import Problem, did_you_mean, nearest, shown
+from inferd.config.problems import Problem, did_you_mean, nearest, number, shown
 from inferd.config.schema import PATTERNS, section_at, section_in
 
 _WANTED: Final = {
@@ -46,7 +46,7 @@ def _problem(error: ErrorDetails) -> Problem:
     kind, path, value = error["type"], error["loc"], error["input"]
     context: Mapping[str, Any] = error.get("ctx", {})
     if kind == "extra_forbidden":
-        return Problem(path[:-1], _unknown_key(path))
+        return Problem(path[:-1], _unknown_key(path), at=path)
     if kind == "missing":
         return Problem(path[:-1], _missing_key(path))
     if kind == "literal_error":
@@ -55,7 +55,7 @@ def _problem(error: ErrorDetails) -> Problem:
         return Problem(path, _wrong_type(path, _WANTED[kind], value))
     if kind in _BOUNDS:
         words, bound = _BOUNDS[kind]
-        return Problem(path, f"must be {words} {context[bound]:,}, not {value:,}")
+        return Problem(path, f"must be {words} {number(context[bound])}, not {number(value)}")
     return Problem(path, _other(kind, path, value, context) or error["msg"])
 
 
@@ -74,25 +74,33 @@ def _other(kind: str, path: KeyPath, value: Any, context: Mapping[str, Any]) -> 
 
 
 def _unknown_key(path: KeyPath) -> str:
-    """Names the key that was meant: a sibling, one of a sub-table, or one of a table above."""
+    """Names the key that was meant: of a sub-table, of this table, or of a table around it."""
     key, parent = str(path[-1]), path[:-1]
+    unknown = f'unknown key "{key}"'
+    if below := _sub_table_with(key, parent):
+        return f'{unknown} (did you mean "{below}.{key}"?)'
     section = section_at(parent)
     known = list(section.model_fields) if section else []
-    unknown = f'unknown key "{key}"'
-    for name in known:
+    if not nearest(key, known):
+        for length in range(len(parent) - 1, 0, -1):
+            around = parent[:length]
+            section = section_at(around)
+            if section and key in section.model_fields and isinstance(parent[length], str):
+                owner = show_path(around)
+                return f"{unknown} (it belongs to {owner}: its own keys stand above its sub-tables)"
+            if below := _sub_table_with(key, around):
+                return f"{unknown} (it belongs to {show_path((*around, below))})"
+    return unknown + did_you_mean(key, known)
+
+
+def _sub_table_with(key: str, parent: KeyPath) -> str | None:
+    """The table directly below `parent` that has such a key."""
+    section = section_at(parent)
+    for name in section.model_fields if section else ():
         below = section_at((*parent, name))
         if below and key in below.model_fields:
-            return f'{unknown} (did you mean "{name}.{key}"?)'
-    if nearest(key, known):
-        return unknown + did_you_mean(key, known)
-    for length in range(len(parent) - 1, 0, -1):
-        above = section_at(parent[:length])
-        if above and key in above.model_fields and isinstance(parent[length], str):
-            owner = show_path(parent[:length])
-            return (
-                f"{unknown} (it belongs to {owner}: a table's own keys stand above its sub-tables)"
-            )
-    return unknown + did_you_mean(key, known)
+            return name
+    return None
 
 
 def _missing_key(path: KeyPath) -> str:

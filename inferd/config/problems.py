@@ -22,8 +22,11 @@ _SAME_THING: Final = {"gpu": "cuda"}
 
 @dataclass(frozen=True, slots=True)
 class Problem:
+    """`path` is what the message speaks of; `at`, if it is another, what has the line."""
+
     path: KeyPath
     message: str
+    at: KeyPath | None = None
     unless: KeyPath | None = None
     """Not told while anything inside this is mistaken, for that may be the cause of it."""
 
@@ -32,7 +35,7 @@ def render(problems: Iterable[Problem], file: str, locations: Locations) -> list
     """Each problem as `inferd.toml:10: models[1].engine: message`, in the order of the file."""
     lines: dict[tuple[int, str], None] = {}
     for problem in problems:
-        line = locations.line(problem.path)
+        line = locations.line(problem.path if problem.at is None else problem.at)
         place = f"{show_path(problem.path)}: " if problem.path else ""
         lines[line, f"{file}:{line}: {place}{problem.message}"] = None
     return [text for _, text in sorted(lines, key=lambda entry: entry[0])]
@@ -66,6 +69,11 @@ def shown(value: Any, path: KeyPath) -> str:  # noqa: ANN401 (any value of a TOM
         text = str(value)
     too_long = len(text) > _VALUE_CHARACTERS_MAX or "\n" in text
     return kind if too_long or not text or _MAYBE_SECRET & set(path) else f"{kind} {text}"
+
+
+def number(value: float) -> str:
+    """`86,400` for both 86400 and 86400.0."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.12g}"
 
 
 def _kind(value: object) -> str:

@@ -58,9 +58,7 @@ class Server(Section):
         4_194_304, ge=1_024, le=1_073_741_824, description="largest request body"
     )
     body_timeout_s: Seconds = Field(30.0, description="to receive a whole request body")
-    connections_max: int = Field(
-        10_000, ge=1, le=1_000_000, description="open client connections; more are refused"
-    )
+    connections_max: int = Field(10_000, ge=1, le=1_000_000, description="open client connections")
     request_deadline_s: Seconds = Field(590.0, description="from arrival to the last byte")
     stall_s: Seconds = Field(30.0, description="a client that accepts nothing this long is cut off")
     shutdown_grace_s: Seconds = Field(60.0, description="running streams may finish this long")
@@ -184,9 +182,9 @@ class Targets(Section):
     model_config = ConfigDict(json_schema_extra={"reload": "live"})
 
     ttft_ms: int = Field(
-        800, gt=0, le=3_600_000, description="first token, prompts up to 4,096 tokens"
+        800, ge=1, le=3_600_000, description="first token, prompts up to 4,096 tokens"
     )
-    tpot_ms: int = Field(40, gt=0, le=3_600_000, description="mean time per output token")
+    tpot_ms: int = Field(40, ge=1, le=3_600_000, description="mean time per output token")
 
 
 class Queue(Section):

@@ -99,7 +99,7 @@ name = "demo"
 # models = ["{name}"]  # left out: every model
 # weight = 1  # share of a full pool, against the other teams
 # tokens_per_s = 2_000  # token bucket: how fast it fills ...
-# burst_tokens = 100_000  # ... and its size; a request claims its prompt and its max_tokens
+# burst_tokens = 100_000  # ... and its size; a request claims its prompt and max_tokens
 """
 
 

@@ -149,6 +149,12 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
     path.write_text(json.dumps(document, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
+def forget_origin(path: Path) -> None:
+    """Takes out where and how the tokenizer was loaded, which differs from run to run."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    write_json(path, {key: document[key] for key in document if "local" not in key})
+
+
 def convert(source: Path, folder: Path, generation: dict[str, Any]) -> None:
     """Writes `folder` (which exists and is empty) from `source`.
 
@@ -179,6 +185,7 @@ def convert(source: Path, folder: Path, generation: dict[str, Any]) -> None:
     write_json(folder / "config.json", config)
     write_json(folder / "generation_config.json", {**special_tokens(metadata), **generation})
     tokenizer.save_pretrained(folder)
+    forget_origin(folder / "tokenizer_config.json")
 
 
 def main() -> int:

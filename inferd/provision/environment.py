@@ -20,8 +20,11 @@ SHIMS: Final = Path(__file__).parent / "shims"
 INSTALL: Final = "run `inferd engine install`"
 _KEY_PACKAGES: Final = ("sglang", "torch", "transformers")
 
-# Of the gateway's own python, or of another environment that it was started in.
-_UNWANTED: Final = frozenset({"PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "VIRTUAL_ENV"})
+# Of the gateway's own python, or of another environment that it was started in. Without bytecode
+# kept, every start of an engine compiles 2,800 modules again: 10 s.
+_UNWANTED: Final = frozenset(
+    {"PYTHONDONTWRITEBYTECODE", "PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "VIRTUAL_ENV"}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -106,8 +106,7 @@ class _Install:
         self._recipe = environment.recipe(self._device)
         known = environment.record()
         if known is None or known.recipe != self._recipe.digest:
-            python = known.python if known else "unknown"
-            known = InstallRecord(self._device, self._recipe.digest, python)
+            known = InstallRecord(self._device, self._recipe.digest)
         self._steps = Steps(environment.directory, known, progress, lock)
 
     def run(self, stack: ExitStack) -> InstallReport:
@@ -121,6 +120,8 @@ class _Install:
         if fault or any(missing.pin.name == "pip" for missing in found.faults):
             self._make_interpreter(fault)
             found = self._inspect()
+        elif self._steps.state.python != (python := self._python()):
+            self._steps.set_python(python)
         workshop = None
         if model is not None:
             workshop = Workshop(model, self._request.models, self._environment)
@@ -175,12 +176,17 @@ class _Install:
         undoes = (Step.ENVIRONMENT, Step.PACKAGES, Step.PROOF)
         steps.start(Step.ENVIRONMENT, what, undoes=undoes)
         if fault:
-            version = interpreter.make(self._environment, self._recipe, steps, self._temporary)
-            steps.state = replace(steps.state, python=version)
+            interpreter.make(self._environment, self._recipe, steps, self._temporary)
         pins = [pin for pin in self._recipe.pins if pin.name == "pip"]
         for pin in pins:
             interpreter.make_pip(self._environment, pin, steps, self._temporary)
+        steps.set_python(self._python())
         steps.finish(Step.ENVIRONMENT, f"Python {steps.state.python}")
+
+    def _python(self) -> str:
+        version = machine.python_version(self._environment.python)
+        assert version is not None, "a sound interpreter, or one that was just made"
+        return version
 
     def _fetch(self, faults: Sequence[packages.Fault], workshop: Workshop | None) -> None:
         """Downloads and unpacks what is missing, the model's package beside the others."""
@@ -257,7 +263,7 @@ class _Install:
             steps.start(Step.PROOF, "loading the engine once")
             env = self._environment.env(device=self._device)
             log = self._environment.logs / "proof.log"
-            arguments = [self._environment.python, PROBE, answer]
+            arguments = [str(self._environment.python), str(PROBE), str(answer)]
             programs[Step.PROOF] = [Program("proof", arguments, env, log)]
         if programs:
             steps.run(programs)

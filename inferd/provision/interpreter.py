@@ -19,15 +19,14 @@ from inferd.provision.record import Step
 from inferd.provision.steps import Steps
 
 
-def make(environment: EngineEnvironment, recipe: Recipe, steps: Steps, temporary: Path) -> str:
-    """A running interpreter in `environment`; returns its version, like 3.12.1."""
+def make(environment: EngineEnvironment, recipe: Recipe, steps: Steps, temporary: Path) -> None:
+    """A running interpreter in `environment`, with the pip that it bundles."""
     base = machine.python_for(recipe)
     version = machine.python_version(base)
     assert version is not None, f"{base} ran a moment ago"
     _clear(environment.directory, version)
-    arguments = [base, "-I", "-m", "venv", environment.directory]
+    arguments = [str(base), "-I", "-m", "venv", str(environment.directory)]
     _run(environment, "venv", arguments, steps, temporary)
-    return version
 
 
 def make_pip(environment: EngineEnvironment, pin: Pin, steps: Steps, temporary: Path) -> None:
@@ -36,7 +35,7 @@ def make_pip(environment: EngineEnvironment, pin: Pin, steps: Steps, temporary: 
         # Without its record the bundled one counts as missing, and is unpacked again.
         broken = packages.Fault(pin, "does not work")
         packages.clear_way(environment.site_packages, [broken])
-        arguments = [environment.python, "-I", "-m", "ensurepip"]
+        arguments = [str(environment.python), "-I", "-m", "ensurepip"]
         _run(environment, "ensurepip", arguments, steps, temporary)
     upgrade = pip.program(
         "pip",
@@ -79,7 +78,7 @@ def _pip_works(environment: EngineEnvironment) -> bool:
 def _run(
     environment: EngineEnvironment,
     name: str,
-    arguments: Sequence[str | os.PathLike[str]],
+    arguments: Sequence[str],
     steps: Steps,
     temporary: Path,
 ) -> None:

@@ -100,8 +100,9 @@ def require_platform(system: str | None = None, processor: str | None = None) ->
 
 
 def python_for(recipe: Recipe) -> Path:
-    """An interpreter for the engine's environment: the running one if the recipe has packages
-    for it, else one on PATH. ProvisionError when there is none, or it cannot make environments.
+    """An interpreter for the engine's environment, the running one if the recipe fits it.
+
+    Else one on PATH. ProvisionError when there is none, or it cannot make environments.
     """
     if sys.version_info[:2] in recipe.pythons:
         found: Path | None = Path(sys.executable)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import csv
 import hashlib
+import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator
@@ -109,7 +110,7 @@ def _files_fault(
     root = f"{site_packages}/"
     for path, _digest, size in rows:
         try:
-            actual = Path(root + path).stat().st_size
+            actual = os.stat(root + path).st_size  # noqa: PTH116 - of 40,000 files
         except OSError:
             return f"{path} is missing", 0
         if size is not None and actual != size:

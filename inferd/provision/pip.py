@@ -34,53 +34,42 @@ _UNWANTED: Final = frozenset(
     }
 )
 
-# pip names the failed package last, the cause before it: the first match explains.
-_CAUSES: Final = (
-    (
-        r"No space left on device|Disk quota exceeded",
-        "the disk is full. Free some space",
-    ),
-    (
-        r"CERTIFICATE_VERIFY_FAILED|SSLError|SSLCertVerificationError",
+# pip names the failed package last, the cause before it: the first match explains. What happened
+# and what to do are two sentences.
+_CAUSES: Final = {
+    r"No space left on device|Disk quota exceeded": "the disk is full. Free some space",
+    r"CERTIFICATE_VERIFY_FAILED|SSLError|SSLCertVerificationError": (
         "the package index's certificate is not trusted here. Name your own authority with "
-        "PIP_CERT=/path/to/ca.pem",
+        "PIP_CERT=/path/to/ca.pem"
     ),
-    (
-        r"ProxyError|Tunnel connection failed|407 Proxy",
-        "the proxy refused. Correct HTTPS_PROXY",
-    ),
-    (
-        r"NewConnectionError|NameResolutionError|Temporary failure in name resolution"
-        r"|Failed to establish a new connection|Network is unreachable|Connection refused"
-        r"|ConnectTimeoutError|ReadTimeoutError|Read timed out|ConnectionResetError"
-        r"|RemoteDisconnected|IncompleteRead|ConnectionBroken",
+    r"ProxyError|Tunnel connection failed|407 Proxy": "the proxy refused. Correct HTTPS_PROXY",
+    r"(NewConnection|NameResolution|ConnectTimeout|ReadTimeout|ConnectionReset)Error"
+    r"|Temporary failure in name resolution|Failed to establish a new connection"
+    r"|Network is unreachable|Connection refused|Read timed out"
+    r"|RemoteDisconnected|IncompleteRead|ConnectionBroken": (
         "pip cannot reach a package index. Connect this machine, or point pip at an index that "
-        "it reaches (PIP_INDEX_URL)",
+        "it reaches (PIP_INDEX_URL)"
     ),
-    (
-        r"40[13] (Client Error|Unauthorized|Forbidden)",
-        "the package index refuses access. Give pip its credentials (PIP_INDEX_URL)",
+    r"40[13] (Client Error|Unauthorized|Forbidden)": (
+        "the package index refuses access. Give pip its credentials (PIP_INDEX_URL)"
     ),
-    (
-        r"No matching distribution found for (?P<what>\S+)",
+    r"No matching distribution found for (?P<what>\S+)": (
         "no index that pip uses offers {what} for this Python and system (glibc 2.34 or newer is "
-        "needed). Add one that does with PIP_EXTRA_INDEX_URL",
+        "needed). Add one that does with PIP_EXTRA_INDEX_URL"
     ),
-    (
-        r"DO NOT MATCH THE HASHES",
-        "a download arrived altered. Clear what was kept of it with `pip cache purge`",
+    r"DO NOT MATCH THE HASHES": (
+        "a download arrived altered. Clear what was kept of it with `pip cache purge`"
     ),
-    (
-        r"Permission denied|Read-only file system",
-        "files cannot be written there. Choose another place with --directory",
+    r"Permission denied|Read-only file system": (
+        "files cannot be written there. Choose another place with --directory"
     ),
-)
+}
 
 
-def program(  # noqa: PLR0913 - each is one part of a command
+def program(
     name: str,
     python: Path,
-    arguments: Sequence[str | os.PathLike[str]],
+    arguments: Sequence[str],
     *,
     log: Path,
     temporary: Path,
@@ -89,7 +78,7 @@ def program(  # noqa: PLR0913 - each is one part of a command
     """`pip ARGUMENTS` in `python`'s environment, with `temporary` for what it unpacks."""
     return Program(
         name=name,
-        arguments=[python, "-I", "-m", "pip", "--retries", str(RETRIES), *arguments],
+        arguments=[str(python), "-I", "-m", "pip", "--retries", str(RETRIES), *arguments],
         env=environment(os.environ if inherited is None else inherited, temporary),
         log=log,
         noise=is_noise,
@@ -149,7 +138,7 @@ def _package(file: str) -> str:
 
 def cause(output: str) -> str | None:
     """Why pip failed and what to do, from its output; None when that is not known."""
-    for pattern, text in _CAUSES:
+    for pattern, text in _CAUSES.items():
         if match := re.search(pattern, output):
             return text.format(**match.groupdict())
     return None

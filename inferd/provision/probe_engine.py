@@ -7,9 +7,9 @@ Usage: python probe_engine.py ANSWER.json
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,10 @@ MODULES = (
 
 
 def answer() -> dict[str, Any]:
-    import torch
-
+    torch = import_module("torch")
+    sglang = import_module("sglang")
     for module in MODULES:
-        importlib.import_module(module)
-    import sglang
-
+        import_module(module)
     return {
         "python": sys.version.split()[0],
         "sglang": sglang.__version__,

@@ -28,7 +28,7 @@ class Program:
     """What to run; `noise` says which lines of its output are not worth a place in the log."""
 
     name: str
-    arguments: Sequence[str | os.PathLike[str]]
+    arguments: Sequence[str]
     env: Mapping[str, str]
     log: Path
     noise: Callable[[str], bool] = lambda _line: False

@@ -34,7 +34,8 @@ class InstallRecord:
 
     device: Device
     recipe: str
-    python: str
+    python: str = ""
+    """Of the interpreter, like 3.12.1; empty before there is one."""
     steps: dict[Step, str] = field(default_factory=dict)
 
     def with_step(self, step: Step, when: str) -> InstallRecord:

@@ -7,6 +7,7 @@ shows its last lines, where the rest is, and what to do next.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -40,6 +41,10 @@ class Steps:
             self.state = self.state.without(*undoes)
             record.save(self.directory, self.state)
         self.progress.started(step, text)
+
+    def set_python(self, version: str) -> None:
+        self.state = replace(self.state, python=version)
+        record.save(self.directory, self.state)
 
     def finish(self, step: Step, text: str) -> None:
         when = clock.utc_now().isoformat(timespec="seconds")

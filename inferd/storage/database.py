@@ -44,7 +44,10 @@ WAL_BYTES_KEPT_MAX = 67_108_864
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """What one flush did, for the metrics. `lost` rows are gone, `retried` come again."""
+    """What one flush did, for the metrics.
+
+    `lost` rows are gone: in it, or refused since the one before. `retried` ones come again.
+    """
 
     written: int
     lost: int
@@ -73,6 +76,7 @@ class Database:
     ) -> None:
         self.path = path
         self.rows_lost = 0
+        self._rows_lost_told = 0
         self._writer = writer
         self._readers = deque(readers)
         self._observe = observe
@@ -150,9 +154,10 @@ class Database:
                 f"{self.path}: {self.queued} rows wait to be written and no more are kept: the "
                 "disk is too slow or hangs. Check it, then start inferd again."
             )
+            _log.error("usage rows are lost from now on: %s", self._failed)
             self._arrived.set()
         if self._failed is not None:
-            self._lose(1, self._failed)
+            self.rows_lost += 1  # their sum is logged at the end, not each of many
             return False
         self._enqueue(_Write(operation))
         return True
@@ -211,7 +216,6 @@ class Database:
     def _settle(
         self, batch: list[_Write], results: list[Result] | Exception, started: float
     ) -> None:
-        lost_before = self.rows_lost
         retried = 0
         if isinstance(results, Exception):
             retried = self._settle_failed(batch, results)
@@ -222,7 +226,8 @@ class Database:
             for write, result in zip(batch, results, strict=True):
                 self._settle_one(write, result)
         if self._observe is not None:
-            lost = self.rows_lost - lost_before
+            lost = self.rows_lost - self._rows_lost_told
+            self._rows_lost_told = self.rows_lost
             self._observe(Flush(written, lost, retried, clock.monotonic() - started))
 
     def _settle_one(self, write: _Write, result: Result) -> None:
@@ -278,6 +283,8 @@ class Database:
             self._lose(len(self._queue), self._last_error)
             self._queue.clear()
             raise self._last_error
+        if self.rows_lost:
+            _log.error("%d rows were lost since start", self.rows_lost)
 
     async def _wait_to_retry(self) -> None:
         if self._failures:

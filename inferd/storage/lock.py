@@ -95,6 +95,27 @@ async def hold(state_dir: Path, purpose: str) -> AsyncIterator[StateLock]:
         os.close(descriptor)
 
 
+def running_server(state_dir: Path) -> Holder | None:
+    """The server that has the folder now, None if there is none. Waits for nothing, makes nothing.
+
+    Raises StorageError if it cannot be told.
+    """
+    path = state_dir / LOCK_FILE
+    with translated(str(path)):
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _holder(descriptor)
+            return holder if holder is not None and holder.purpose == SERVE else None
+        finally:
+            os.close(descriptor)
+    return None
+
+
 def _open(path: Path) -> int:
     """The descriptor is not inherited: a worker that outlives us does not keep the lock."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

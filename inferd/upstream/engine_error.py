@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
@@ -44,7 +44,7 @@ def from_body(status: int, body: bytes) -> InferdError:
     return _translate(status, _message(value))
 
 
-def from_event(error: Any) -> InferdError:  # noqa: ANN401 - any JSON
+def from_event(error: object) -> InferdError:
     """The error that came inside a stream, under `error`; its status is in `code`."""
     code = error.get("code") if isinstance(error, dict) else None
     if isinstance(code, str) and _STATUS.fullmatch(code):
@@ -109,6 +109,7 @@ def _total_too_long(match: Match) -> InferdError:
         f"{match[2]} tokens ({match[3]} in the messages, {match[4]} in the completion). "
         "Please reduce the length of the messages or completion.",
         param="messages",
+        room_tokens=int(match[1]) - int(match[3]),
     )
 
 

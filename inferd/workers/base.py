@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import nan
 from pathlib import Path
 from typing import Final
@@ -20,6 +20,7 @@ from inferd.metrics import Metrics
 from inferd.workers import engine
 from inferd.workers.client import OK, WorkerClient
 from inferd.workers.states import Observer, WorkerState, move
+from inferd.workers.weights_check import WeightsCheck
 
 LEASES_LOOK_S: Final = 0.05
 LOADS_LOOK_S: Final = 1.0
@@ -37,6 +38,7 @@ class Node:
     """`workers/` in the state folder; each worker has one of its own in it."""
     leases_of: Callable[[str], int]
     """How many leases a worker id holds now; asked when draining."""
+    weights: WeightsCheck = field(default_factory=WeightsCheck)
 
 
 class WorkerBase:

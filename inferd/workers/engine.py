@@ -1,4 +1,4 @@
-"""All that inferd knows of SGLang 0.5.23's outside: flags, endpoints, reports, model folders.
+"""All that inferd knows of SGLang 0.5.23's outside: flags, endpoints, reports.
 
 What it prints is in `engine_output`, what it streams in `upstream`; no other module names a flag
 or an endpoint of the engine.
@@ -17,12 +17,10 @@ from typing import Any, Final, Protocol
 
 import orjson
 
-from inferd.errors import ProvisionError
 from inferd.workers.process import Program
 from inferd.workers.spec import WorkerSpec
 
 HOST: Final = "127.0.0.1"
-_TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")
 READY_PATH: Final = "/ready"
 LOADS_PATH: Final = "/v1/loads?include=core"
 METRICS_PATH: Final = "/metrics"
@@ -124,35 +122,6 @@ def write_key_file(path: Path, api_key: str) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         json.dump({"api-key": api_key}, file)  # JSON is YAML
-
-
-def check_weights(folder: Path) -> None:
-    """Whether a model folder has what the engine needs; asked before minutes are spent on it.
-
-    Raises:
-        ProvisionError: the folder or a file in it is missing; all missing ones are named.
-    """
-    if not folder.is_dir():
-        raise ProvisionError(
-            f"the model folder {folder} does not exist: put the model there or correct `weights`"
-        )
-    missing = [name for name in ("config.json",) if not (folder / name).is_file()]
-    if not any((folder / name).is_file() for name in _TOKENIZERS):
-        missing.append(" or ".join(_TOKENIZERS))
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        try:
-            shards = sorted(set(orjson.loads(index.read_bytes())["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError) as error:
-            raise ProvisionError(f"{index} is damaged ({error}): fetch the model again") from error
-        missing += [shard for shard in shards if not (folder / shard).is_file()]
-    elif not any(folder.glob("*.safetensors")):
-        missing.append("*.safetensors")
-    if missing:
-        raise ProvisionError(
-            f"the model folder {folder} is incomplete, it lacks {', '.join(missing)}:"
-            " fetch the model again or correct `weights`"
-        )
 
 
 def free_port() -> int:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -61,8 +61,11 @@ class OutputLog:
 
     def note(self, text: str) -> None:
         """Append a line of our own, so that a reader sees where a life begins and ends."""
-        with self.opened() as descriptor:
-            os.write(descriptor, f"[inferd] {text}\n".encode())
+        try:
+            with self.opened() as descriptor:
+                os.write(descriptor, f"[inferd] {text}\n".encode())
+        except OSError as error:
+            log.warning("cannot write to %s: %s", self.path, error)
 
     async def run(self) -> None:
         """Watch the size until cancelled, and cut."""
@@ -155,8 +158,10 @@ def clean(line: bytes) -> str:
     return _SECRET.sub(r"\1***", text)
 
 
-async def follow(path: Path, *, lines: int, follow: bool) -> AsyncIterator[str]:
-    """The last `lines` lines, then with `follow` every new one, until the caller stops."""
+async def follow(
+    path: Path, *, lines: int, follow: bool, over: Callable[[], bool] = lambda: False
+) -> AsyncIterator[str]:
+    """The last `lines` lines, then with `follow` every new one until it is `over`."""
     reader = LogReader.near_end(path, back_bytes=TAIL_BYTES_MAX)
     found = reader.read(last=not follow)
     if len(found) < lines:
@@ -164,7 +169,7 @@ async def follow(path: Path, *, lines: int, follow: bool) -> AsyncIterator[str]:
         found = earlier.read(last=True) + found
     for line in found[len(found) - min(lines, len(found)) :]:
         yield line
-    while follow:
+    while follow and not over():
         await asyncio.sleep(LOOK_S_MAX)
         for line in reader.read():
             yield line

@@ -4,6 +4,7 @@ STOPPED -> SPAWNING -> LOADING -> WARMING -> READY -> DRAINING -> STOPPED    a s
 STOPPED -> LOADING -> READY -> DRAINING -> STOPPED       attached: someone else runs it
 SPAWNING, LOADING, WARMING -> STOPPED                    let go before it was ready
 STOPPED, SPAWNING, LOADING, WARMING, READY, DRAINING -> FAILED
+FAILED -> SPAWNING                                       the next life in the same place
 FAILED -> LOADING, STOPPED                               attached: answers again, or let go
 """
 

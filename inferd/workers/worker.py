@@ -11,10 +11,11 @@ import asyncio
 import contextlib
 import secrets
 import shlex
+from pathlib import Path
 from typing import Final
 
 from inferd import clock
-from inferd.errors import InferdError, ShuttingDown, WorkerUnreachable
+from inferd.errors import InferdError, ProvisionError, ShuttingDown, WorkerUnreachable
 from inferd.workers import engine, engine_output
 from inferd.workers.base import Node, WorkerBase
 from inferd.workers.client import WorkerClient
@@ -31,6 +32,7 @@ PROGRESS_LOOK_S_MAX: Final = 5.0
 OUTPUT_LOOK_S: Final = 1.0
 LAST_WORDS_S_MAX: Final = 1.0
 """An engine that fails a request because it is dying is gone within this time."""
+LET_GO: Final = "let go before it was ready"
 
 
 class Worker(WorkerBase):
@@ -91,28 +93,35 @@ class Worker(WorkerBase):
         if self.draining:
             return
         move(self, WorkerState.SPAWNING)
-        try:
-            process = self._spawn()
-        except (OSError, InferdError) as error:
-            self._key_file.unlink(missing_ok=True)
-            move(self, WorkerState.FAILED, f"the engine cannot be started: {error}")
-            return
-        self._process = process
-        process.on_exit = self._engine_ended
         ending = "stopped with inferd"
         try:
-            async with process:
-                ending = await self._live(process)
+            if await self._weights_are_good():
+                async with self._spawn() as process:
+                    ending = await self._live(process)
+            else:
+                ending = LET_GO
+        except (OSError, ProvisionError) as error:
+            if self.state is not WorkerState.SPAWNING:
+                raise
+            move(self, WorkerState.FAILED, f"the engine cannot be started: {error}")
         finally:
             self._key_file.unlink(missing_ok=True)
             if self.state is not WorkerState.FAILED:
                 move(self, WorkerState.STOPPED, ending)
             self._output.note(f"{self.id} {self.state}: {self.reason}")
 
+    async def _weights_are_good(self) -> bool:
+        """False when it was asked to end meanwhile; bad weights raise ProvisionError."""
+        if self.spec.checksum is not None:
+            self._heard.phase = "comparing its weights with their checksum"
+        await self._node.weights.check(
+            self.spec.weights, self.spec.checksum, over=lambda: self.draining
+        )
+        return not self.draining
+
     def _spawn(self) -> EngineProcess:
         if not self._port:
             raise OSError("no port of the loopback address is free")
-        engine.check_weights(self.spec.weights)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         engine.write_key_file(self._key_file, self._api_key)
         program = engine.program(
@@ -126,7 +135,7 @@ class Worker(WorkerBase):
         self._reader = LogReader.near_end(self._output.path)
         self._heard = LoadProgress(clock.monotonic())
         with self._output.opened() as descriptor:
-            return spawn(
+            self._process = spawn(
                 program,
                 output=descriptor,
                 worker_id=self.id,
@@ -134,6 +143,8 @@ class Worker(WorkerBase):
                 spec_hash=self.spec_hash,
                 stop_grace_s=engine.STOP_GRACE_S,
             )
+        self._process.on_exit = self._engine_ended
+        return self._process
 
     def _engine_ended(self) -> None:
         """At once: whoever waits for this engine's answer must not wait any longer."""
@@ -161,7 +172,7 @@ class Worker(WorkerBase):
                     move(self, WorkerState.DRAINING, "stopping with inferd")
                 for service in services:
                     service.cancel()
-        return "drained" if self.state is WorkerState.DRAINING else "let go before it was ready"
+        return "drained" if self.state is WorkerState.DRAINING else LET_GO
 
     async def _start(self, process: EngineProcess, group: asyncio.TaskGroup) -> str | None:
         """LOADING and WARMING. Why it failed; None when it is warm or was asked to end."""

@@ -1,4 +1,4 @@
-"""A gateway's view of an engine, for contract tests: streams frame by frame, and what they add up to."""
+"""A gateway's view of an engine, for contract tests: streams by frames, and what they add up to."""
 
 from __future__ import annotations
 
@@ -167,6 +167,14 @@ class Client:
                 load = await self.load()
                 if (load["num_running_reqs"], load["num_waiting_reqs"]) == (running, waiting):
                     return loop.time() - began
+                await asyncio.sleep(_POLL_S)
+
+    async def until_not_ready(self, limit_s: float) -> None:
+        """Wait until /ready says 503."""
+        async with asyncio.timeout(limit_s):
+            while True:
+                if (await self.get("/ready")).status == 503:
+                    return
                 await asyncio.sleep(_POLL_S)
 
     async def counter(self, name: str) -> float:

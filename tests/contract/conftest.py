@@ -1,7 +1,7 @@
 """One fake and one real engine for all contract tests, started with the same flags.
 
-The real one runs two layers of random weights: what it says is noise, all else is the production
-engine. Small limits (two running, three waiting) make full queues cheap to reach.
+Small limits (two running, three waiting) make full queues cheap to reach. Tests that end their
+engine get one of their own, the real one with two layers of random weights: it only must run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CONTRACT_KEY = "engine-key"
 CONTRACT_SPEED = 10.0
 
 
-def _launch(kind: str, factory: pytest.TempPathFactory) -> EngineProcess:
+def _launch(kind: str, factory: pytest.TempPathFactory, *, dummy: bool) -> EngineProcess:
     folder = factory.mktemp(kind)
     if kind == "fake":
         return launch_fake(
@@ -31,7 +31,9 @@ def _launch(kind: str, factory: pytest.TempPathFactory) -> EngineProcess:
             api_key=CONTRACT_KEY,
             speed=CONTRACT_SPEED,
         )
-    return launch_real(folder, *CONTRACT_FLAGS, model=CONTRACT_MODEL, api_key=CONTRACT_KEY)
+    return launch_real(
+        folder, *CONTRACT_FLAGS, model=CONTRACT_MODEL, api_key=CONTRACT_KEY, dummy=dummy
+    )
 
 
 REAL = pytest.param("real", marks=[pytest.mark.engine, pytest.mark.slow])
@@ -42,7 +44,7 @@ def shared_engine(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[EngineProcess]:
     """An engine that every contract test leaves idle."""
-    with standing(_launch(request.param, tmp_path_factory)) as process:
+    with standing(_launch(request.param, tmp_path_factory, dummy=False)) as process:
         yield process
 
 
@@ -51,5 +53,5 @@ def own_engine(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[EngineProcess]:
     """An engine that the test may end."""
-    with standing(_launch(request.param, tmp_path_factory)) as process:
+    with standing(_launch(request.param, tmp_path_factory, dummy=True)) as process:
         yield process

@@ -30,12 +30,16 @@ class CutShort(Exception):
 
 
 def encode_request(
-    method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
+    method: str,
+    path: str,
+    body: bytes = b"",
+    headers: dict[str, str] | None = None,
+    content_type: str = "application/json",
 ) -> bytes:
     """One HTTP/1.1 request that asks for the connection to be kept."""
     lines = [f"{method} {path} HTTP/1.1", "host: engine"]
     if body:
-        lines += ["content-type: application/json", f"content-length: {len(body)}"]
+        lines += [f"content-type: {content_type}", f"content-length: {len(body)}"]
     lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
     return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
 
@@ -59,11 +63,12 @@ async def exchange(
     path: str,
     body: bytes = b"",
     headers: dict[str, str] | None = None,
+    content_type: str = "application/json",
 ) -> RawAnswer:
     """Send one request and read its whole answer. Raises CutShort if none came."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
     try:
-        writer.write(encode_request(method, path, body, headers))
+        writer.write(encode_request(method, path, body, headers, content_type))
         try:
             head = (await reader.readuntil(b"\r\n\r\n"))[:-4].decode("latin-1")
         except (asyncio.IncompleteReadError, ConnectionError) as error:

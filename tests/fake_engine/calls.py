@@ -25,7 +25,7 @@ from tests.fake_engine.streams import StreamOut
 from tests.fake_engine.tokens import Token
 from tests.fake_engine.wire import Exchange
 
-DISCONNECT_POLL_S = 2.0
+DISCONNECT_POLL_S = 4.0
 
 
 @dataclass(slots=True, eq=False)

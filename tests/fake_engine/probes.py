@@ -63,7 +63,7 @@ class Probes:
             sink=Quiet(engine),
             probe=True,
         )
-        if engine.scheduler.idle:
+        if engine.scheduler.quiet:
             engine.submit(probe)
         while loop.time() < asked + engine.options.scaled(HEALTH_TIMEOUT_S):
             await asyncio.sleep(engine.options.scaled(HEALTH_STEP_S))

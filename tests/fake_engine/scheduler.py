@@ -109,6 +109,11 @@ class Scheduler:
         return not (self.waiting or self.running or self._inbox)
 
     @property
+    def quiet(self) -> bool:
+        """No token will come without a new request."""
+        return not (self.waiting or self._inbox) and all(one.stalled for one in self.running)
+
+    @property
     def steps(self) -> int:
         return self._steps
 

@@ -119,7 +119,9 @@ class EngineProcess:
         while not self.ready():
             if time.monotonic() > deadline:
                 raise AssertionError(f"not ready after {limit} s:\n{self.log_end()}")
-            time.sleep(_POLL_S if fake else _REAL_POLL_S)
+            # Also ends when the process does, and then `ready` says why.
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(_POLL_S if fake else _REAL_POLL_S)
 
     def end(self) -> None:
         """Kill the whole group: an engine's children included."""

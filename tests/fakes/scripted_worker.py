@@ -41,6 +41,11 @@ class ScriptedExchange:
         if self.worker.status != 200:
             self._ready.append(self.worker.body)
             return self.worker.status
+        room = self.worker.refuse_above_tokens
+        if room is not None and self.payload["max_tokens"] > room:
+            self.whole = True
+            self._ready.append(_too_long(room, self.payload["max_tokens"]))
+            return 400
         return 200
 
     async def read(self) -> bytes:
@@ -135,6 +140,17 @@ class ScriptedExchange:
         return {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": self._sent}
 
 
+def _too_long(room: int, asked: int) -> bytes:
+    """SGLang's words for a prompt and an answer that do not fit together."""
+    context = PROMPT_TOKENS + room
+    message = (
+        f"Requested token count exceeds the model's maximum context length of {context} tokens. "
+        f"You requested a total of {PROMPT_TOKENS + asked} tokens: {PROMPT_TOKENS} tokens from the "
+        f"input messages and {asked} tokens for the completion."
+    )
+    return orjson.dumps({"object": "error", "message": message, "code": 400})
+
+
 class ScriptedWorker:
     """One worker: its client, what it was asked, and what it does wrong."""
 
@@ -152,6 +168,7 @@ class ScriptedWorker:
         self.cut_after: int | None = None
         self.refuses_connections = False
         self.ignores_aborts = False
+        self.refuse_above_tokens: int | None = None
 
 
 class _Wire:

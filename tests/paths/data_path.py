@@ -96,6 +96,7 @@ class DataPath:
             prompt_bytes=70,
             prompt_tokens_estimated=20,
             output_tokens_max=10,
+            output_tokens_given=True,
             choices=1,
             stream=True,
             include_usage=False,

@@ -260,3 +260,16 @@ async def test_a_slow_reader_slows_its_own_stream_only() -> None:
         assert not slow.received.endswith(b"[DONE]\n\n")
     assert len(slow.received) == len(quick.received)
     path.assert_at_rest()
+
+
+async def test_a_long_prompt_without_a_limit_gets_what_the_context_has_left() -> None:
+    path = DataPath("w1")
+    worker = path.workers["w1"]
+    worker.refuse_above_tokens = 7
+    async with path.serving():
+        await path.dispatch.run(path.request(output_tokens_given=False), CollectedStream())
+        refused = await error_of(path.dispatch.run(path.request(), CollectedStream()))
+    assert [sent["max_tokens"] for sent in worker.requests] == [10, 7, 10]
+    assert isinstance(refused, ContextLengthExceeded)
+    assert [row.outcome for row in path.rows] == ["completed", "failed"]
+    path.assert_at_rest()

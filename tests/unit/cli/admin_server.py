@@ -41,8 +41,8 @@ async def main(path: Path) -> None:
         listener = Listener(parse_address(config.server.admin_listen), "[server].admin_listen")
         async with asyncio.TaskGroup() as group:
             group.create_task(listener.run(app, 10))
-            lock.publish(f"127.0.0.1:{listener.port}")
-            sys.stdout.write(f"{listener.port}\n")
+            lock.publish(str(listener.address))
+            sys.stdout.write(f"{listener.address.port}\n")
             sys.stdout.flush()
             await asyncio.to_thread(sys.stdin.read)
             listener.stop()

@@ -130,19 +130,19 @@ def test_a_byte_order_mark_and_windows_line_ends_are_no_mistakes(tmp_path: Path)
 
 ONE_LINE = [
     # Unknown keys, and where the key that was meant is.
-    (2, 'lisen = ":1"', '1: server: unknown key "lisen" (did you mean "listen"?)'),
+    (2, 'lisen = ":1"', '2: server: unknown key "lisen" (did you mean "listen"?)'),
     (1, "[sever]", '1: unknown key "sever" (did you mean "server"?)'),
     (4, "[nonsense]", '4: unknown key "nonsense" (there is "server", "engine", "logs", "models",'),
     (24, "thread = 1", '24: models[0].versions[0].engine: unknown key "thread" (did you mean "th'),
     (24, "count = 1", '24: models[0].versions[0].engine: unknown key "count" (it belongs to'),
-    (19, "version = '1'\ndevice = 'cpu'", "(did you mean \"engine.device\"?)"),
-    (40, "Weight = 2", '40: teams[0]: unknown key "Weight" (did you mean "weight"?)'),
+    (19, "version = '1'\ndevice = 'cpu'", '(did you mean "engine.device"?)'),
+    (41, "Weight = 2", '41: teams[0]: unknown key "Weight" (did you mean "weight"?)'),
     # Types.
     (2, "listen = 8080", "2: server.listen: must be a string, not the integer 8080"),
-    (24, 'threads = "1"', '24: models[0].versions[0].engine.threads: must be an integer, not the'),
+    (24, 'threads = "1"', "24: models[0].versions[0].engine.threads: must be an integer, not the"),
     (24, "threads = 1.5", "must be an integer, not the number 1.5"),
     (24, "threads = true", "must be an integer, not the boolean true"),
-    (16, 'wait_s_max = "30"', '16: models[0].queue.wait_s_max: must be a number, not the string'),
+    (16, 'wait_s_max = "30"', "16: models[0].queue.wait_s_max: must be a number, not the string"),
     (16, "wait_s_max = 2026-01-01", "must be a number, not the date or time 2026-01-01"),
     (9, 'aliases = "small"', '9: models[0].aliases: must be an array, not the string "small"'),
     (9, "aliases = [1]", "9: models[0].aliases[0]: must be a string, not the integer 1"),
@@ -154,8 +154,8 @@ ONE_LINE = [
     (12, "output_tokens_max = true", "12: models[0].output_tokens_max: must be an integer, not t"),
     (12, "output_tokens_max = 1024\nreasoning = 1", "13: models[0].reasoning: must be true or fa"),
     # Ranges.
-    (40, "weight = 0", "40: teams[0].weight: must be at least 1, not 0"),
-    (40, "weight = 1_001", "40: teams[0].weight: must be at most 1,000, not 1,001"),
+    (41, "weight = 0", "41: teams[0].weight: must be at least 1, not 0"),
+    (41, "weight = 1_001", "41: teams[0].weight: must be at most 1,000, not 1,001"),
     (16, "wait_s_max = 0", "16: models[0].queue.wait_s_max: must be greater than 0, not 0"),
     (16, "wait_s_max = nan", "16: models[0].queue.wait_s_max: must be at most 86,400, not nan"),
     (16, "wait_s_max = inf", "16: models[0].queue.wait_s_max: must be at most 86,400, not inf"),
@@ -165,18 +165,22 @@ ONE_LINE = [
     (5, 'level = "warn"', '5: logs.level: must be "debug" or "info" or "warning" or "error", not'),
     (5, 'level = "INFO"', '(did you mean "info"?)'),
     (23, 'device = "gpu"', 'not the string "gpu" (did you mean "cuda"?)'),
-    (23, "device = 1", '23: models[0].versions[0].engine.device: must be "cuda" or "cpu", not the '),
+    (
+        23,
+        "device = 1",
+        '23: models[0].versions[0].engine.device: must be "cuda" or "cpu", not the ',
+    ),
     # Names and other patterns.
     (8, 'name = "chat:small"', "8: models[0].name: must start with a letter or digit"),
     (8, 'name = "chat@2"', "8: models[0].name: must start with a letter or digit"),
     (9, 'aliases = ["a@b"]', "9: models[0].aliases[0]: must start with a letter or digit"),
-    (38, 'name = "a team"', '38: teams[0].name: must start with a letter or digit, then letters'),
+    (39, 'name = "a team"', "39: teams[0].name: must start with a letter or digit, then letters"),
     (20, 'weights = "w"\nchecksum = "abc"', "21: models[0].versions[0].checksum: must be sha256:"),
-    (33, '{ url = "10.0.0.1" },', "33: models[0].versions[1].attached[0].url: must be http://h"),
+    (34, '{ url = "10.0.0.1" },', "34: models[0].versions[1].attached[0].url: must be http://h"),
     # What is missing.
     (8, "", '7: models[0]: missing key "name"'),
     (11, "", '7: models[0]: missing key "context_tokens_max"'),
-    (34, "{ inflight_max = 16 },", '34: models[0].versions[1].attached[1]: missing key "url"'),
+    (35, "{ inflight_max = 16 },", '35: models[0].versions[1].attached[1]: missing key "url"'),
 ]
 
 
@@ -192,31 +196,35 @@ def test_a_wrong_line_is_told(tmp_path: Path, line: int, text: str, expected: st
 def test_the_example_of_the_design(tmp_path: Path) -> None:
     text = with_line(24, "tensor_paralel = 8")
     assert problems_of(tmp_path, text) == [
-        '24: models[0].versions[0].engine: unknown key "tensor_paralel"'
-        ' (did you mean "tensor_parallel"?)'
+        (
+            '24: models[0].versions[0].engine: unknown key "tensor_paralel"'
+            ' (did you mean "tensor_parallel"?)'
+        )
     ]
 
 
 def test_a_key_below_the_sub_table_it_does_not_belong_to(tmp_path: Path) -> None:
     text = RIGHT + "\n" + '[logs.x]\nlevel = "info"\n'
-    assert problems_of(tmp_path, text) == ['44: logs: unknown key "x" (there is "level")']
+    assert problems_of(tmp_path, text) == ['45: logs: unknown key "x" (there is "level")']
     moved = with_line(26, 'checksum = "sha256:x"')
     assert problems_of(tmp_path, moved) == [
-        '26: models[0].versions[0].engine: unknown key "checksum" (it belongs to'
-        " models[0].versions[0]: a table's own keys stand above its sub-tables)"
+        (
+            '26: models[0].versions[0].engine: unknown key "checksum" (it belongs to'
+            " models[0].versions[0]: its own keys stand above its sub-tables)"
+        )
     ]
 
 
 def test_one_table_where_an_array_of_tables_belongs(tmp_path: Path) -> None:
     text = RIGHT.replace("[[teams]]", "[teams]")
     assert problems_of(tmp_path, text) == [
-        "37: teams: must be an array of tables: write [[teams]], not [teams]"
+        "38: teams: must be an array of tables: write [[teams]], not [teams]"
     ]
     text = 'models = [1, { name = "a" }]\n'
     assert problems_of(tmp_path, text) == [
         "1: models[0]: must be a table, not the integer 1",
-        '1: models[1]: missing key "context_tokens_max"',
         '1: models[1]: missing key "default_version"',
+        '1: models[1]: missing key "context_tokens_max"',
         '1: models[1]: missing key "output_tokens_max"',
         "1: models[1]: needs at least one [[models.versions]]",
     ]
@@ -239,24 +247,26 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) 
         .replace('level = "info"', 'level = "infos"')  # 5, a choice
         .replace('default_version = "1"', 'default_version = "3"')  # 10, a name
         .replace("threads = 1", "thread = 1")  # 24, an unknown key
-        .replace('models = ["chat"]', 'models = ["chatt"]')  # 39, a name
-        .replace("weight = 2", "weight = 2.5")  # 40, a type
+        .replace('models = ["chat"]', 'models = ["chatt"]')  # 40, a name
+        .replace("weight = 2", "weight = 2.5")  # 41, a type
     )
     assert problems_of(tmp_path, text) == [
         "2: server.listen: must be address:port, for example 127.0.0.1:8080 or [::1]:8080",
-        '5: logs.level: must be "debug" or "info" or "warning" or "error", not the string "infos"'
-        ' (did you mean "info"?)',
+        (
+            '5: logs.level: must be "debug" or "info" or "warning" or "error", not the string'
+            ' "infos" (did you mean "info"?)'
+        ),
         '10: models[0].default_version: no version is called "3" (there is "1", "2")',
         '24: models[0].versions[0].engine: unknown key "thread" (did you mean "threads"?)',
-        '39: teams[0].models[0]: no model or alias is called "chatt" (did you mean "chat"?)',
-        "40: teams[0].weight: must be an integer, not the number 2.5",
+        '40: teams[0].models[0]: no model or alias is called "chatt" (did you mean "chat"?)',
+        "41: teams[0].weight: must be an integer, not the number 2.5",
     ]
 
 
 def test_a_mistake_is_told_without_what_only_follows_from_it(tmp_path: Path) -> None:
     assert len(problems_of(tmp_path, with_line(20, 'weigths = "weights/chat"'))) == 1
-    assert len(problems_of(tmp_path, with_line(42, "burst_token = 100_000"))) == 1
-    assert len(problems_of(tmp_path, with_line(42, 'burst_tokens = "100k"'))) == 1
+    assert len(problems_of(tmp_path, with_line(43, "burst_token = 100_000"))) == 1
+    assert len(problems_of(tmp_path, with_line(43, 'burst_tokens = "100k"'))) == 1
     assert len(problems_of(tmp_path, with_line(9, 'aliases = ["b:c"]'))) == 1
 
 
@@ -265,9 +275,7 @@ def test_a_check_is_made_although_a_required_key_of_another_section_is_wrong(
 ) -> None:
     """Not so: without the key there is no configuration to check. Only the mistakes are told."""
     text = with_line(8, "name = 1").replace('models = ["chat"]', 'models = ["chatt"]')
-    assert problems_of(tmp_path, text) == [
-        "8: models[0].name: must be a string, not the integer 1"
-    ]
+    assert problems_of(tmp_path, text) == ["8: models[0].name: must be a string, not the integer 1"]
 
 
 @pytest.mark.parametrize(
@@ -277,10 +285,10 @@ def test_a_check_is_made_although_a_required_key_of_another_section_is_wrong(
         (2, "listen 1", 2, "at column"),
         (5, "level = ", 5, "at column"),
         (5, 'level = "a"\nlevel = "b"', 6, "overwrite"),
-        (40, "weight = 1__0", 40, "at column"),
+        (41, "weight = 1__0", 41, "at column"),
         (13, "targets = { ttft_ms = 1", 13, "at column"),
-        (17, "[server]", 17, "twice"),
-        (42, "burst_tokens = [1,", 42, "at the end of the file"),
+        (18, "[server]", 18, "twice"),
+        (43, "burst_tokens = [1,", 43, "at the end of the file"),
     ],
 )
 def test_what_is_not_toml_has_its_line(
@@ -292,7 +300,7 @@ def test_what_is_not_toml_has_its_line(
 
 
 def test_numbers_and_nesting_beyond_reason_are_refused(tmp_path: Path) -> None:
-    (problem,) = problems_of(tmp_path, with_line(40, f"weight = {'9' * 5_000}"))
+    (problem,) = problems_of(tmp_path, with_line(41, f"weight = {'9' * 5_000}"))
     assert "not valid TOML" in problem
     deep = "x = " + "[" * 20_000 + "]" * 20_000
     assert "nested too deeply" in problems_of(tmp_path, deep)[0]
@@ -300,7 +308,7 @@ def test_numbers_and_nesting_beyond_reason_are_refused(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_utf_8_has_the_line_of_its_first_wrong_byte(tmp_path: Path) -> None:
     wrong = RIGHT.encode().replace(b'"search"', b'"caf\xe9"')
-    assert problems_of(tmp_path, wrong) == ["38: not UTF-8 (byte 0xe9); save it as UTF-8"]
+    assert problems_of(tmp_path, wrong) == ["39: not UTF-8 (byte 0xe9); save it as UTF-8"]
 
 
 def problem_without_line(file: Path) -> str:
@@ -349,10 +357,10 @@ SECRET = "sk-live-0123456789abcdef"
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        (33, f'{{ url = "http://10.0.0.1:1", key_env = "{SECRET}" }},'),
-        (33, '{ url = "http://10.0.0.1:1", key_env = "a123456789abcdef" },'),
-        (33, f'{{ url = "http://user:{SECRET}@10.0.0.1:1" }},'),
-        (33, f'{{ url = "ftp://user:{SECRET}@10.0.0.1:1" }},'),
+        (34, f'{{ url = "http://10.0.0.1:1", key_env = "{SECRET}" }},'),
+        (34, '{ url = "http://10.0.0.1:1", key_env = "a123456789abcdef" },'),
+        (34, f'{{ url = "http://user:{SECRET}@10.0.0.1:1" }},'),
+        (34, f'{{ url = "ftp://user:{SECRET}@10.0.0.1:1" }},'),
         (26, f'env = "{SECRET}"'),
         (25, f'extra_args = "--api-key {SECRET}"'),
     ],

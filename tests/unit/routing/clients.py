@@ -34,6 +34,7 @@ def request(
         prompt_bytes=350,
         prompt_tokens_estimated=prompt_tokens,
         output_tokens_max=output_tokens,
+        output_tokens_given=True,
         choices=choices,
         stream=True,
         include_usage=False,

@@ -51,7 +51,8 @@ async def test_a_full_queue_ends_the_service_and_keeps_what_was_taken(
         with pytest.raises(StorageError, match="no more are kept"):
             await db.write(partial(insert, 9))
         assert await numbers(db) == [0, 1, 2]
-    assert "2 since start" in caplog.text
+    assert caplog.text.count("lost from now on") == 1
+    assert "2 rows were lost since start" in caplog.text
 
 
 async def test_rows_wait_out_a_full_disk(open_file: Open, caplog: pytest.LogCaptureFixture) -> None:

@@ -39,6 +39,7 @@ def request(*, include_usage: bool = False, choices: int = 1) -> InferenceReques
         prompt_bytes=10,
         prompt_tokens_estimated=12,
         output_tokens_max=16,
+        output_tokens_given=True,
         choices=choices,
         stream=True,
         include_usage=include_usage,

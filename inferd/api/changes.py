@@ -1,0 +1,89 @@
+"""The changes of a reload in words, one line each. Pure."""
+
+from __future__ import annotations
+
+from inferd.config.reload import (
+    AttachedAdded,
+    AttachedRemoved,
+    Change,
+    LogLevelChanged,
+    ModelAdded,
+    ModelChanged,
+    ModelRemoved,
+    TeamAdded,
+    TeamChanged,
+    TeamRemoved,
+    VersionAdded,
+    VersionChanged,
+    VersionRemoved,
+    WorkerCountChanged,
+    WorkerSettingsChanged,
+)
+from inferd.config.schema import Section
+
+
+def in_words(change: Change) -> str:
+    """What changes, and what that does to running workers and requests if it does anything."""
+    match change:
+        case LogLevelChanged(before, after):
+            return f"logs: {_differences(before, after)}"
+        case TeamAdded(team):
+            return f"team {team.name} is added"
+        case TeamChanged(before, after):
+            return f"team {after.name}: {_differences(before, after)}"
+        case TeamRemoved(team):
+            return f"team {team.name} is removed; its keys are refused from now on"
+        case ModelAdded(model):
+            return f"model {model.name} is added; its workers start"
+        case ModelChanged(before, after):
+            return f"model {after.name}: {_differences(before, after)}"
+        case ModelRemoved(model):
+            return f"model {model.name} is removed; its workers drain and stop"
+        case _:
+            return _of_a_version(change)
+
+
+def _of_a_version(change: Change) -> str:
+    match change:
+        case VersionAdded(model, version):
+            return f"{model}@{version.version} is added; its workers start"
+        case VersionRemoved(model, version):
+            return f"{model}@{version.version} is removed; its workers drain and stop"
+        case VersionChanged(model, before, after):
+            changed = _differences(before, after) or "context_tokens_max of its model"
+            return (
+                f"{model}@{after.version}: {changed}; its workers drain and are replaced, one"
+                " after another"
+            )
+        case WorkerCountChanged(model, version, before, after):
+            then = "more start" if after > before else "those too many drain and stop"
+            return f"{model}@{version}: workers {before} -> {after}; {then}"
+        case WorkerSettingsChanged(model, version, before, after):
+            return f"{model}@{version}: workers: {_differences(before, after)}"
+        case AttachedAdded(model, version, attached):
+            return f"{model}@{version}: attached worker {attached.url} is added"
+        case AttachedRemoved(model, version, attached):
+            return f"{model}@{version}: attached worker {attached.url} is let go when it is idle"
+        case _:
+            return str(change)
+
+
+_TOLD_ON_THEIR_OWN = frozenset({"versions", "workers", "attached", "count"})
+
+
+def _differences(before: Section, after: Section) -> str:
+    """`key old -> new` for plain values, only the key for tables and lists."""
+    told = []
+    for key in type(before).model_fields:
+        old, new = getattr(before, key), getattr(after, key)
+        if old == new or key in _TOLD_ON_THEIR_OWN:
+            continue
+        plain = all(value is None or isinstance(value, str | int | float) for value in (old, new))
+        told.append(f"{key} {_shown(old)} -> {_shown(new)}" if plain else f"{key} changed")
+    return ", ".join(told)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return "unset" if value is None else str(value)

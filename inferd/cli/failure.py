@@ -1,0 +1,17 @@
+"""How a failure is told: a line or more on standard error, never a traceback."""
+
+from __future__ import annotations
+
+import typer
+
+from inferd.errors import ConfigError, InferdError
+
+FAILED = 1
+"""Exit code of a command that could not do what it was asked. Usage errors have 2, Ctrl-C 130."""
+
+
+def tell(error: InferdError) -> None:
+    """Problems of inferd.toml as they are, for they begin with file and line; else who speaks."""
+    prefix = "" if isinstance(error, ConfigError) else "inferd: "
+    for line in error.message.splitlines():
+        typer.echo(prefix + line, err=True)

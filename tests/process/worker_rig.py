@@ -1,0 +1,148 @@
+"""A supervisor over fake engines, with everything it tells written down."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+from prometheus_client import CollectorRegistry
+
+from inferd.config.schema import EngineOptions, Workers
+from inferd.inference import Usage
+from inferd.metrics import Metrics
+from inferd.workers.base import WorkerBase
+from inferd.workers.spec import AttachedSpec, PoolSpec, WorkerSpec
+from inferd.workers.states import WorkerState
+from inferd.workers.supervisor import Supervisor
+from tests.fakes.engines import fake_environment
+
+# The fake engine knows SGLang's flags, but not the file that the key is in.
+FAKE_ENGINE = """
+import json, sys
+from tests.fake_engine.life import main
+flags = sys.argv[1:]
+key = json.load(open(flags[flags.index("--config") + 1]))["api-key"]
+sys.exit(main([*flags, "--api-key", key]))
+"""
+POOL = "chat@1"
+ID = "chat-1-1"
+
+
+class FakeEnvironment:
+    """Where the engine is "installed"."""
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-c", FAKE_ENGINE]
+
+    def env(self, extra: Mapping[str, str]) -> dict[str, str]:
+        return fake_environment(extra)
+
+
+@dataclass(frozen=True)
+class Change:
+    worker: str
+    after: WorkerState
+    reason: str
+    pid: int | None
+
+
+@dataclass
+class Diary:
+    """The observer: what happened, in order."""
+
+    changes: list[Change] = field(default_factory=list)
+    warm_ups: list[tuple[str, Usage, float, float]] = field(default_factory=list)
+    written: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def worker_changed(self, worker: WorkerBase, before: WorkerState, after: WorkerState) -> None:
+        self.changes.append(Change(worker.id, after, worker.reason, worker.pid))
+        self.written.set()
+
+    def warmed(self, worker: WorkerBase, usage: Usage, ttft_s: float, tpot_s: float) -> None:
+        self.warm_ups.append((worker.id, usage, ttft_s, tpot_s))
+
+    def states(self, worker_id: str = ID) -> list[str]:
+        return [str(change.after) for change in self.changes if change.worker == worker_id]
+
+    def reasons(self, worker_id: str = ID) -> list[str]:
+        return [
+            change.reason
+            for change in self.changes
+            if change.worker == worker_id and change.after is WorkerState.FAILED
+        ]
+
+    async def entered(self, state: WorkerState, *, worker_id: str = ID, times: int = 1) -> None:
+        """Until the worker has entered a state for the nth time since the beginning."""
+        while self.states(worker_id).count(state) < times:
+            self.written.clear()
+            await self.written.wait()
+
+
+@dataclass
+class Rig:
+    supervisor: Supervisor
+    diary: Diary
+    registry: CollectorRegistry
+    leases: dict[str, int]
+    folder: Path
+    weights: Path
+
+    @property
+    def worker(self) -> Any:
+        return self.supervisor.workers[ID]
+
+    def spec(self, *faults: dict[str, Any], speed: float = 50.0, **limits: Any) -> WorkerSpec:
+        """A worker whose engine has these faults; `limits` are keys of [workers]."""
+        flags = ["--speed", str(speed)]
+        for fault in faults:
+            flags += ["--fault", orjson.dumps(fault).decode()]
+        return WorkerSpec(
+            model="chat",
+            weights=self.weights,
+            checksum=None,
+            context_tokens_max=4096,
+            engine=EngineOptions(device="cpu", running_max=16, extra_args=tuple(flags)),
+            workers=Workers.model_validate({"restart_backoff_s": 0.1, **limits}),
+        )
+
+    def pool(
+        self, spec: WorkerSpec | None, *attached: AttachedSpec, count: int = 1, drain_s: float = 5.0
+    ) -> PoolSpec:
+        return PoolSpec(POOL, "chat-1", spec, count, drain_s, attached)
+
+    def sample(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(name, labels)
+
+
+def model_folder(path: Path) -> Path:
+    """What passes for a complete model."""
+    path.mkdir()
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (path / name).write_text("{}")
+    return path
+
+
+@asynccontextmanager
+async def running(tmp_path: Path, *pools: PoolSpec) -> AsyncIterator[Rig]:
+    """The supervisor runs; leaving stops it, and with it everything it has started."""
+    diary, registry, leases = Diary(), CollectorRegistry(), dict[str, int]()
+    supervisor = Supervisor(
+        diary,
+        metrics=Metrics(registry),
+        environment=FakeEnvironment(),
+        folder=tmp_path / "workers",
+        leases_of=lambda worker_id: leases.get(worker_id, 0),
+        rng=random.Random(1),
+    )
+    weights = model_folder(tmp_path / "model")
+    async with asyncio.TaskGroup() as group:
+        group.create_task(supervisor.run())
+        yield Rig(supervisor, diary, registry, leases, tmp_path / "workers", weights)
+        supervisor.stop(0.0)
