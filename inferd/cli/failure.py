@@ -7,7 +7,8 @@ import typer
 from inferd.errors import ConfigError, InferdError
 
 FAILED = 1
-"""Exit code of a command that could not do what it was asked. Usage errors have 2, Ctrl-C 130."""
+USAGE = 2
+"""Exit codes: it could not do what it was asked, or was asked what it cannot do. Ctrl-C gives 130."""
 
 
 def tell(error: InferdError) -> None:

@@ -32,8 +32,10 @@ LOOK_S: Final = 0.05
 KILL_S_MAX: Final = 10.0
 """A killed process that is still there after so long hangs in the kernel."""
 CLOCK_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+ORPHANS_S_MAX: Final = 3.0
+"""What a leader has left behind gets this long after a SIGTERM."""
 ENDED: Final = frozenset("ZX")
-"""Process states of one that runs no more and only waits for its parent to notice."""
+"""Process states of a main thread that runs no more; another thread of it still may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    state: str
+    running: bool
     group: int
     cpu_ticks: int
     start_ticks: int
@@ -90,7 +92,7 @@ def session_members(session: int) -> list[int]:
             if os.getsid(pid) != session:
                 continue
             look = _look(pid)
-            if look is not None and look.state not in ENDED:
+            if look is not None and look.running:
                 members.append(pid)
     return members
 
@@ -103,7 +105,7 @@ def _look(pid: int) -> _Look | None:
     # The name in parentheses may hold anything, so the fields are counted from its end on.
     fields = stat.rpartition(")")[2].split()
     return _Look(
-        state=fields[0],
+        running=fields[0] not in ENDED or int(fields[17]) > 1,
         group=int(fields[2]),
         cpu_ticks=int(fields[11]) + int(fields[12]),
         start_ticks=int(fields[19]),
@@ -163,17 +165,20 @@ class EngineProcess:
         """SIGTERM, `stop_grace_s` to comply, SIGKILL. Returns when the session is empty.
 
         The leader alone gets the SIGTERM and ends its children in its own order: hit by it
-        directly they would die without giving their memory back. Without a leader they all get
-        it. A second cancellation skips the waiting, never the killing.
+        directly they would die without giving their memory back. What a leader leaves behind
+        gets its own, and less time. A second cancellation skips the waiting, never the killing.
         """
         if self._pidfd < 0:
             return
         try:
             if self._status is None:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
-            else:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._stop_grace_s):
+                        await self._ended.wait()
+            if self._status is not None:
                 self._signal(signal.SIGTERM)
-            await self._emptied(self._stop_grace_s)
+                await self._emptied(min(self._stop_grace_s, ORPHANS_S_MAX))
         finally:
             self._kill()
             try:

@@ -19,7 +19,7 @@ from tests.house import repository
 FOREIGN = {
     "a package registry's host": r"\b(pypi|npmjs|debian|pythonhosted)\.(org|com)\b",
     "a path outside of the repository": r"\.\./shared\b|/wor[k]/",
-    "an address to take packages from": r"--(extra-)?index-url\b|--find-link[s]\b",
+    "an address to take packages from": r"--(extra-)?index-url[= ]+https?:|--find-link[s]\b",
 }
 
 LOCKS = ("requirements/gateway.txt", "requirements/dev.txt")

@@ -24,6 +24,12 @@ from tests.process.worker_rig import ID, running
 pytestmark = pytest.mark.real_time(timeout_s=60)
 
 S = WorkerState
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines that ignore a SIGTERM are waited for, but not for 20 s."""
+    monkeypatch.setattr(engine, "STOP_GRACE_S", 1.0)
+
+
 A_LIFE = ["spawning", "loading", "warming", "ready"]
 CHAT = "/v1/chat/completions"
 LONG = orjson.dumps(
@@ -55,7 +61,7 @@ async def test_a_life_from_spawn_to_drain(tmp_path: Path) -> None:
 
 async def test_the_warm_up_is_booked_to_the_token(tmp_path: Path) -> None:
     async with running(tmp_path) as rig:
-        rig.supervisor.apply([rig.pool(rig.spec())])
+        rig.supervisor.apply([rig.pool(rig.spec(speed=5.0))])
         await rig.diary.entered(S.READY)
         ((worker_id, usage, ttft_s, tpot_s),) = rig.diary.warm_ups
         status, body = await rig.worker.client.get(engine.METRICS_PATH, 5.0)
@@ -253,11 +259,12 @@ async def test_a_warm_up_that_fails_is_not_served_to_anybody(tmp_path: Path) -> 
 
 async def test_an_engine_that_dies_in_its_warm_up_says_why(tmp_path: Path) -> None:
     async with running(tmp_path) as rig:
-        rig.supervisor.apply(
-            [rig.pool(rig.spec({"kind": "crash", "after": 0}, restarts_per_hour_max=0))]
-        )
+        silent = {"kind": "slow_first", "seconds": 600}
+        rig.supervisor.apply([rig.pool(rig.spec(silent, restarts_per_hour_max=0))])
+        await rig.diary.entered(S.WARMING)
+        os.kill(rig.worker.pid, signal.SIGABRT)
         await rig.diary.entered(S.FAILED)
-        assert rig.diary.reasons()[0].startswith("the engine was killed by SIGKILL")
+        assert rig.diary.reasons()[0].startswith("the engine was killed by SIGABRT")
 
 
 @pytest.mark.parametrize("missing", ["config.json", "tokenizer.json", "model.safetensors"])

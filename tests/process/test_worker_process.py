@@ -278,6 +278,22 @@ time.sleep(600)
         assert engine.activity().cpu_s - activity.cpu_s < 0.05
 
 
+async def test_a_main_thread_that_ended_is_not_the_end_of_its_process(tmp_path: Path) -> None:
+    code = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+print("READY", flush=True)
+ctypes.CDLL(None).syscall(60, 0)
+"""
+    async with start(tmp_path, code, grace_s=0.1) as engine:
+        await said(tmp_path, "READY")
+        await asyncio.sleep(0.1)
+        assert session_members(engine.record.pid) == [engine.record.pid]
+        assert engine.exit_status is None
+    assert engine.exit_status == -signal.SIGTERM
+    assert no_child_is_left()
+
+
 async def test_a_process_that_forks_while_it_is_killed_does_not_get_away(tmp_path: Path) -> None:
     code = """
 import os, time
