@@ -160,11 +160,7 @@ async def connect(address: str, state_dir: Path) -> AsyncIterator[AdminClient]:
 
 
 def _reachable(address: str) -> str:
-    """A server on every address of the machine is reached on the loopback one."""
-    parsed = parse_address(address)
-    if not parsed.is_any:
-        return str(parsed)
-    return f"[::1]:{parsed.port}" if ":" in parsed.host else f"127.0.0.1:{parsed.port}"
+    return str(parse_address(address).reachable)
 
 
 async def _whole(response: aiohttp.ClientResponse) -> bytes:

@@ -128,12 +128,11 @@ def _turn(conversation: Conversation, text: str) -> None:
 
 def _base_url(config: Path) -> str:
     from inferd.cli.server_place import find_server
-    from inferd.cli.start_display import reachable
     from inferd.config.address import parse_address
 
     listen = find_server(config).listen
     try:
-        address = reachable(parse_address(listen))
+        address = parse_address(listen).reachable
     except ValueError as error:
         raise StartError(f"{config}: server.listen: {error}") from error
     if not address.port:

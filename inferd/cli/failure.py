@@ -8,7 +8,7 @@ from inferd.errors import ConfigError, InferdError
 
 FAILED = 1
 USAGE = 2
-"""Exit codes: it could not do what it was asked, or was asked what it cannot do. Ctrl-C gives 130."""
+"""Exit codes: it could not do what it was asked; it was asked for nothing that it knows."""
 
 
 def tell(error: InferdError) -> None:

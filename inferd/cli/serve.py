@@ -41,7 +41,8 @@ def serve(
 ) -> None:
     """Start the workers and serve; Ctrl-C drains and stops.
 
-    SIGTERM does the same: running requests may finish. A second one does not wait for them. SIGHUP applies a changed inferd.toml, as `inferd reload` does. Logs are JSON lines on standard
+    SIGTERM does the same: running requests may finish; a second one does not wait for them.
+    SIGHUP applies a changed inferd.toml, as `inferd reload` does. Logs are JSON lines on standard
     error; on a terminal, which shows the workers' progress, they go to inferd.log in the state
     folder.
     """

@@ -67,7 +67,7 @@ class StartDisplay:
             self._shown(self._output.close)
 
     def listening(self, public: Address, admin: Address) -> None:
-        self._base_url = f"http://{reachable(public)}/v1"
+        self._base_url = f"http://{public.reachable}/v1"
         self.say(f"inferd listens at http://{public} (admin API at http://{admin})")
 
     def worker_changed(self, worker: WorkerBase, before: WorkerState, after: WorkerState) -> None:
@@ -129,10 +129,3 @@ class StartDisplay:
             action()
         except OSError:
             self._gone = True
-
-
-def reachable(address: Address) -> Address:
-    """A server on every address of the machine is reached on the loopback one."""
-    if not address.is_any:
-        return address
-    return Address("::1" if ":" in address.host else "127.0.0.1", address.port)

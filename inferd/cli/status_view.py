@@ -62,7 +62,7 @@ def duration(seconds: float) -> str:
 def _node(status: Answer) -> Text:
     return Text.assemble(
         (f"inferd {status['version']}", "bold"),
-        " is ",
+        ": ",
         _state(status["state"]),
         f", up {duration(status['uptime_s'])}, {status['requests_in_flight']:,} requests in flight,"
         f" {status['config']}",

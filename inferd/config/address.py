@@ -30,6 +30,13 @@ class Address:
         ip = _ip(self.host)
         return ip is not None and ip.is_unspecified
 
+    @property
+    def reachable(self) -> Address:
+        """Where to connect to from this machine: loopback for one that listens everywhere."""
+        if not self.is_any:
+            return self
+        return Address("::1" if ":" in self.host else "127.0.0.1", self.port)
+
     def overlaps(self, other: Address) -> bool:
         """Both cannot be listened on at one time."""
         same_host = self.host.casefold() == other.host.casefold()

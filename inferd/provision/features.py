@@ -32,6 +32,8 @@ class Feature:
 _UNPINNED: Final = 'env = { INFERD_SHIM_UNPINNED = "1" } under the version\'s engine'
 
 _ON_CPU: Final = (
+    Feature("models built like Llama", Works.YES),
+    Feature("Qwen 3.5, Grok, Mamba, MiniCPM-V", Works.NO, "their kernels exist for GPUs only"),
     Feature("chat and completions, streamed or not", Works.YES),
     Feature("JSON schema and regular expressions", Works.YES),
     Feature("tool calls", Works.YES, "arguments follow the schema only with strict = true"),

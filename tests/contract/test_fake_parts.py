@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.contract.client import Client
+from tests.contract.raw_http import encode_request, exchange
 from tests.fake_engine.answers import Direction, fixed, prose, take
 from tests.fake_engine.cache import KvCache
 from tests.fake_engine.conforming import Filler, UnsupportedSchema
 from tests.fake_engine.cost import PROFILES
 from tests.fake_engine.tokens import chat_prompt, cut, encode, shown, tokens
-from tests.fakes.engines import fake_engine
+from tests.fakes.engines import fake_engine, launch_fake, standing
 
 
 @given(st.text())
@@ -196,3 +198,45 @@ async def test_a_stop_string_ends_the_answer_before_it(tmp_path: Path) -> None:
         assert told.text == "one two "
         assert told.finish == "stop"
         assert told.chunks[-2]["choices"][0]["matched_stop"] == "three"
+
+
+@pytest.mark.real_time
+async def test_the_supervisors_command_line_is_understood(tmp_path: Path) -> None:
+    """The key from a file, chunks of several tokens, flags that only the real engine knows."""
+    config = tmp_path / "engine.yaml"
+    config.write_text('{"api-key": "from-the-file"}')
+    process = launch_fake(
+        tmp_path,
+        *("--config", str(config), "--stream-interval", "4", "--tp-size", "8", "--device", "cuda"),
+        *("--skip-server-warmup", "--sleep-on-idle", "--log-level-http", "warning"),
+    )
+    with standing(process):
+        assert (await exchange(process.port, "GET", "/v1/models")).status == 401
+        client = Client(replace(process, api_key="from-the-file"))
+        body = client.chat("[say one two three four five six seven eight nine ten]")
+        told = await client.told(body)
+        assert told.texts == ["one", " two three four five", " six seven eight nine", " ten"]
+        core = orjson.loads((await client.get("/v1/loads?include=core")).body)["loads"][0]
+        assert "memory" not in core
+        assert core["max_total_num_tokens"] == 16_384
+
+
+@pytest.mark.real_time
+async def test_text_that_may_become_a_stop_string_waits(tmp_path: Path) -> None:
+    async with fake_engine(tmp_path) as engine:
+        client = Client(engine.process)
+        told = await client.told(client.chat("[say a b c d e f]", stop=[" c e", " d e"]))
+        assert told.texts == ["a", " b", " c"]
+
+
+@pytest.mark.real_time
+async def test_an_idle_connection_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SGLANG_TIMEOUT_KEEP_ALIVE", "0.2")
+    async with fake_engine(tmp_path) as engine:
+        reader, writer = await asyncio.open_connection("127.0.0.1", engine.port)
+        writer.write(encode_request("GET", "/ready"))
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        assert await reader.read() == b""
+        writer.close()

@@ -37,11 +37,24 @@ class Choice:
     generation: Generation
     writer: shapes.ChunkWriter
     tokens: list[Token] = field(default_factory=list)
-    pending: str = ""
+    sent: int = 0
+    shown: int = 0
 
-    def token(self, generation: Generation, token: Token, text: str) -> None:
+    @property
+    def pending(self) -> str:
+        """Text that was not sent. A stop string can take back what waited."""
+        return self.generation.text[self.shown :]
+
+    def take(self) -> str:
+        """The pending text and all tokens so far count as sent."""
+        text = self.pending
+        self.shown += len(text)
+        self.sent = len(self.tokens)
+        return text
+
+    def token(self, generation: Generation, token: Token) -> None:
         self.tokens.append(token)
-        self.call.on_token(self, token, text)
+        self.call.on_token(self)
 
     def finished(self, generation: Generation) -> None:
         self.call.engine.ended(generation)
@@ -55,7 +68,7 @@ class Quiet:
         self._engine = engine
         self.done = asyncio.Event()
 
-    def token(self, generation: Generation, token: Token, text: str) -> None:
+    def token(self, generation: Generation, token: Token) -> None:
         """Only the end counts."""
 
     def finished(self, generation: Generation) -> None:
@@ -88,7 +101,7 @@ class Call(ABC):
         """The answer of one choice."""
 
     @abstractmethod
-    def on_token(self, choice: Choice, token: Token, text: str) -> None:
+    def on_token(self, choice: Choice) -> None:
         """A token was made."""
 
     @abstractmethod
@@ -213,6 +226,23 @@ class Call(ABC):
                     await self.done.wait()
                     return
         self._respond()
+
+    def due(self, choice: Choice) -> bool:
+        """Whether a streamed choice sends now: the first token at once, then every interval.
+
+        Text that may become a stop string waits, and so does everything while nobody reads.
+        """
+        unsent = len(choice.tokens) - choice.sent
+        if not self.exchange.writable or not unsent:
+            return False
+        if choice.sent and unsent < self.engine.options.stream_interval:
+            return False
+        text = choice.generation.text
+        return not any(
+            text.endswith(stop[:length])
+            for stop in choice.generation.stops
+            for length in range(1, len(stop))
+        )
 
     def _client_gone(self) -> None:
         self.engine.seen.disconnected += 1

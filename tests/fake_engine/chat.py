@@ -114,41 +114,39 @@ class ChatCall(Call):
             return answers.fixed(forced, seed)
         return answers.prose(seed, self._direction())
 
-    def on_token(self, choice: Choice, token: Token, text: str) -> None:
-        if not self.request.stream:
-            return
-        if len(choice.tokens) == 1:
-            self.out.frame(choice.writer.chat(choice.index, role=True, content=""))
-            if self.tool is not None:
-                frame = choice.writer.tool(
-                    choice.index,
-                    "",
-                    call_id=_call_id(),
-                    name=self.tool.function.name,
-                    usage_now=self.current_usage(choice),
-                )
-                self.out.frame(frame)
-        choice.pending += text
-        if choice.pending and self.exchange.writable:
-            self._send_pending(choice)
+    def on_token(self, choice: Choice) -> None:
+        if self.request.stream and self.due(choice):
+            self._send_step(choice)
 
     def flush(self) -> None:
         for choice in self.choices:
-            if choice.pending:
-                self._send_pending(choice)
+            if self.due(choice):
+                self._send_step(choice)
 
-    def _send_pending(self, choice: Choice) -> None:
-        text, choice.pending = choice.pending, ""
+    def _send_step(self, choice: Choice) -> None:
+        """What the real engine sends for one output: role at first, then what became visible."""
+        if not choice.sent:
+            self.out.frame(choice.writer.chat(choice.index, role=True, content=""))
+            if self.tool is not None and choice.tokens:
+                self._send_tool_name(choice, self.tool.function.name)
+        fresh = choice.tokens[choice.sent :]
+        text = choice.take()
+        if not text:
+            return
         now = self.current_usage(choice)
         if self.tool is not None:
             self.out.frame(choice.writer.tool(choice.index, text, usage_now=now))
             return
         logprobs = None
         if self.request.logprobs:
-            logprobs = _logprobs(choice.tokens[-1:], self.request.top_logprobs or 0)
-        self.out.frame(
-            choice.writer.chat(choice.index, content=text, logprobs=logprobs, usage_now=now)
-        )
+            logprobs = _logprobs(fresh, self.request.top_logprobs or 0)
+        frame = choice.writer.chat(choice.index, content=text, logprobs=logprobs, usage_now=now)
+        self.out.frame(frame)
+
+    def _send_tool_name(self, choice: Choice, name: str) -> None:
+        now = self.current_usage(choice)
+        frame = choice.writer.tool(choice.index, "", call_id=_call_id(), name=name, usage_now=now)
+        self.out.frame(frame)
 
     def _finish(self, generation: Generation) -> tuple[str | None, int | str | None]:
         reason = generation.reason
@@ -158,10 +156,8 @@ class ChatCall(Call):
 
     def close_stream(self) -> None:
         for choice in self.finished_choices:
-            if not choice.tokens:
-                self.out.frame(choice.writer.chat(choice.index, role=True, content=""))
-            if choice.pending:
-                self._send_pending(choice)
+            if choice.pending or not choice.sent:
+                self._send_step(choice)
         last = self.last_writer()
         for choice in self.finished_choices:
             reason, matched = self._finish(choice.generation)

@@ -8,7 +8,7 @@ from tests.fake_engine import answers
 from tests.fake_engine.answers import Direction, Script
 from tests.fake_engine.calls import Call, Choice
 from tests.fake_engine.schema import CompletionRequest
-from tests.fake_engine.tokens import Token, encode
+from tests.fake_engine.tokens import encode
 
 
 class CompletionCall(Call):
@@ -27,15 +27,13 @@ class CompletionCall(Call):
         prompt = self.request.prompt
         return answers.prose(seed, Direction.read(prompt if isinstance(prompt, str) else ""))
 
-    def on_token(self, choice: Choice, token: Token, text: str) -> None:
-        choice.pending += text
+    def on_token(self, choice: Choice) -> None:
         if self.request.stream:
             self._send_unless_last(choice)
 
     def flush(self) -> None:
         for choice in self.choices:
-            if choice.pending:
-                self._send_unless_last(choice)
+            self._send_unless_last(choice)
 
     def _send_unless_last(self, choice: Choice) -> None:
         """The finish reason travels in the last text chunk, so the last token waits for it."""
@@ -44,11 +42,11 @@ class CompletionCall(Call):
         ended = over and not generation.ignore_eos
         stopped = any(stop in generation.text for stop in generation.stops)
         last = ended or stopped or len(generation.output) >= generation.max_new
-        if not last and self.exchange.writable and generation.reason is None:
+        if not last and generation.reason is None and self.due(choice):
             self._send(choice)
 
     def _send(self, choice: Choice) -> None:
-        text, choice.pending = choice.pending, ""
+        text = choice.take()
         frame = choice.writer.text(
             choice.index,
             text,

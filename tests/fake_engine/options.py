@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -39,6 +40,7 @@ class Options:
     metrics: bool
     prefix_cache: bool
     snapshot_interval: int
+    stream_interval: int
     tool_call_parser: str | None
     weight_version: str
     speed: float
@@ -86,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     flag("--enable-metrics", action="store_true")
     flag("--disable-radix-cache", action="store_true")
     flag("--load-snapshot-publish-interval", type=int, default=15)
+    flag("--stream-interval", type=int, default=1)
     flag("--tool-call-parser")
     flag("--weight-version", default="default")
     flag("--speed", type=float, default=1.0)
@@ -96,9 +99,29 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def with_config_file(arguments: list[str]) -> list[str]:
+    """Put the flags of a `--config FILE.yaml` before the others, which win.
+
+    Raises ValueError for what the real engine refuses. Only JSON, a subset of YAML, is read.
+    """
+    if "--config" not in arguments:
+        return arguments
+    position = arguments.index("--config")
+    path = Path(arguments[position + 1])
+    if path.suffix.lower() not in {".yaml", ".yml"}:
+        raise ValueError(f"Config file must be YAML format, got: {path.suffix}")
+    flags: list[str] = []
+    for name, value in orjson.loads(path.read_bytes()).items():
+        if value is True:
+            flags.append(f"--{name}")
+        elif value is not False:
+            flags += [f"--{name}", str(value)]
+    return [*flags, *arguments[:position], *arguments[position + 2 :]]
+
+
 def parse(arguments: list[str]) -> Options:
-    """Read a command line; exits with argparse's message on a bad value."""
-    got, _unknown = _parser().parse_known_args(arguments)
+    """Read a command line; exits with argparse's message on a bad value. Raises ValueError."""
+    got, _unknown = _parser().parse_known_args(with_config_file(arguments))
     return Options(
         host=got.host,
         port=got.port,
@@ -122,6 +145,7 @@ def parse(arguments: list[str]) -> Options:
         metrics=got.enable_metrics,
         prefix_cache=not got.disable_radix_cache,
         snapshot_interval=got.load_snapshot_publish_interval,
+        stream_interval=got.stream_interval,
         tool_call_parser=got.tool_call_parser,
         weight_version=got.weight_version,
         speed=got.speed,

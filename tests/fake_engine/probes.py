@@ -19,6 +19,7 @@ HEALTH_STEP_S = 1.0
 HEALTH_TIMEOUT_S = 20.0
 _BLOCKED_POLL_S = 0.005
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+_SECTIONS = {"memory": "memory", "disagg": "disaggregation", "queues": "queues"}
 _GROUPS = {"memory": "memory_", "disaggregation": "disagg_", "queues": "queues_"}
 
 
@@ -74,7 +75,15 @@ class Probes:
 
     async def loads(self, exchange: Exchange) -> None:
         await self._blocked()
-        load = self._published()
+        include = exchange.query.get("include", ["all"])[0].split(",")
+        wanted = {_SECTIONS[name] for name in include if name in _SECTIONS}
+        everything = "all" in include
+        published = self._published()
+        load = {
+            name: value
+            for name, value in published.items()
+            if everything or name in wanted or not isinstance(value, dict)
+        }
         if exchange.query.get("format") == ["prometheus"]:
             exchange.respond(200, _prometheus(load).encode(), _PROMETHEUS)
             return

@@ -24,7 +24,7 @@ _COARSEST_WAIT_S = 0.001
 class Sink(Protocol):
     """Who receives a generation's tokens. Called between steps; must not block."""
 
-    def token(self, generation: Generation, token: Token, text: str) -> None: ...
+    def token(self, generation: Generation, token: Token) -> None: ...
 
     def finished(self, generation: Generation) -> None: ...
 
@@ -367,8 +367,7 @@ class Scheduler:
         stop = self._stop_in(generation, before) if token.text else None
         if stop is not None:
             generation.text = generation.text[: generation.text.index(stop)]
-        shown = generation.text[before:]
-        generation.sink.token(generation, token, shown)
+        generation.sink.token(generation, token)
         if stop is not None:
             self._end(generation, "stop", stop)
         elif at_end:

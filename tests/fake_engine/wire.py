@@ -7,6 +7,7 @@ Answers look like uvicorn's on h11: lower-case names, `date`, `server`, one chun
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import struct
 import sys
@@ -137,6 +138,7 @@ class Connection(asyncio.Protocol):
         self._current: Exchange | None = None
         self._backlog: list[Exchange] = []
         self._keep_alive = True
+        self._idle_timer: asyncio.TimerHandle | None = None
         self.writable = True
 
     def pause_writing(self) -> None:
@@ -156,12 +158,19 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.connections.discard(self)
+        self._stop_idling()
         if self._current is not None:
             self._current.client_left()
         for exchange in self._backlog:
             exchange.client_left()
 
+    def _stop_idling(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+
     def data_received(self, data: bytes) -> None:
+        self._stop_idling()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
@@ -206,6 +215,9 @@ class Connection(asyncio.Protocol):
             self.transport.close()
         elif self._backlog and self._current is None:
             self._next()
+        else:
+            loop = asyncio.get_running_loop()
+            self._idle_timer = loop.call_later(self._server.keep_alive_s, self.transport.close)
 
     def _next(self) -> None:
         self._current = self._backlog.pop(0)
@@ -219,6 +231,7 @@ class Server:
         self._tasks = tasks
         self._handler = handler
         self.connections: set[Connection] = set()
+        self.keep_alive_s = float(os.environ.get("SGLANG_TIMEOUT_KEEP_ALIVE", "5"))
 
     async def listen(self, host: str, port: int) -> asyncio.Server:
         loop = asyncio.get_running_loop()

@@ -26,7 +26,7 @@ import orjson
 REPOSITORY = Path(__file__).resolve().parents[2]
 ENGINE_ENVIRONMENT = REPOSITORY / ".inferd" / "engine"
 DEMO_MODEL = REPOSITORY / ".inferd" / "models" / "SmolLM2-135M-Instruct"
-FAKE_COMMAND = [sys.executable, "-m", "tests.fake_engine"]
+FAKE_COMMAND = [sys.executable, str(REPOSITORY / "tests" / "fake_engine" / "__main__.py")]
 STANDARD_FLAGS = [
     *("--max-total-tokens", "16384", "--context-length", "4096"),
     *("--max-running-requests", "16", "--max-queued-requests", "64"),
@@ -59,9 +59,20 @@ def free_port() -> int:
         return port
 
 
-def fake_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What a process needs to run FAKE_COMMAND from any folder."""
-    return {**os.environ, "PYTHONPATH": str(REPOSITORY), **(extra or {})}
+@dataclass(frozen=True, slots=True)
+class FakeEnvironment:
+    """Stands in for the engine's environment where the gateway's supervisor takes one.
+
+    `flags` go before the supervisor's own: the fake's (`--speed`, `--fault`), not the engine's.
+    """
+
+    flags: tuple[str, ...] = ()
+
+    def command(self) -> list[str]:
+        return [*FAKE_COMMAND, *self.flags]
+
+    def env(self, extra: Mapping[str, str]) -> dict[str, str]:
+        return {**os.environ, **extra}
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +172,7 @@ def launch_fake(
     for fault in faults:
         command += ["--fault", orjson.dumps(dict(fault)).decode()]
     log = folder / f"fake-engine-{port}.log"
-    process = _launch([*command, *arguments], fake_environment(), log)
+    process = _launch([*command, *arguments], os.environ, log)
     return EngineProcess("fake", port, model, log, process, api_key)
 
 

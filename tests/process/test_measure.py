@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +21,7 @@ from inferd.config.schema import EngineOptions, Workers
 from inferd.errors import ProvisionError
 from inferd.workers.process import EngineProcess, session_members, spawn
 from inferd.workers.spec import WorkerSpec
-from tests.fakes.engines import FAKE_COMMAND, fake_environment
+from tests.fakes.engines import FAKE_COMMAND
 
 pytestmark = pytest.mark.real_time(timeout_s=90)
 
@@ -36,7 +38,7 @@ class Stub:
         return list(self._command)
 
     def env(self, extra: Mapping[str, str]) -> dict[str, str]:
-        return fake_environment(extra)
+        return {**os.environ, **extra}
 
 
 def fake(*flags: str) -> Stub:
@@ -148,18 +150,24 @@ async def test_an_engine_that_is_never_ready_is_given_up(
     assert nothing_left(started)
 
 
-@pytest.mark.parametrize(
-    ("fault", "expected"),
-    [
-        ({"kind": "crash", "times": 1}, "the engine was killed by SIGKILL"),
-        ({"kind": "error", "status": 500, "message": "it hurts", "times": 1}, "See `inferd"),
-        ({"kind": "not_http", "times": 1}, "did not answer in HTTP"),
-    ],
-)
-async def test_an_engine_that_fails_while_it_is_measured(
-    spec: WorkerSpec, started: list[EngineProcess], fault: dict[str, object], expected: str
+async def test_an_engine_that_dies_while_it_is_measured(
+    spec: WorkerSpec, started: list[EngineProcess]
 ) -> None:
-    assert expected in await refused(spec, fake("--fault", json.dumps(fault)))
+    def report(text: str) -> None:
+        if text == "measuring: prefill, 256 tokens":
+            os.kill(started[0].record.pid, signal.SIGKILL)
+
+    with pytest.raises(ProvisionError, match="the engine was killed by SIGKILL"):
+        await measure(spec, fake(), random.Random(1), report)
+    assert nothing_left(started)
+
+
+async def test_an_engine_that_refuses_while_it_is_measured(
+    spec: WorkerSpec, started: list[EngineProcess]
+) -> None:
+    fault = {"kind": "error", "status": 500, "message": "it hurts", "times": 1}
+    told = await refused(spec, fake("--fault", json.dumps(fault)))
+    assert told.endswith(". See `inferd engine doctor`")
     assert nothing_left(started)
 
 

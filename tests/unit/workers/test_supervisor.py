@@ -1,0 +1,407 @@
+"""Desired against actual on virtual time: scripted workers, a day in milliseconds."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from inferd import clock
+from inferd.config.schema import EngineOptions, Workers
+from inferd.errors import NotFound
+from inferd.inference import Usage
+from inferd.metrics import Metrics
+from inferd.workers import place
+from inferd.workers.base import Node, WorkerBase
+from inferd.workers.client import WorkerClient
+from inferd.workers.spec import AttachedSpec, PoolSpec, WorkerSpec
+from inferd.workers.states import WorkerState, move
+from inferd.workers.supervisor import Supervisor
+
+S = WorkerState
+LOAD_S = 20.0
+STOP_S = 5.0
+ID = "chat-1-1"
+
+
+class ScriptedWorker(WorkerBase):
+    """Loads for 20 s, then serves; dies `ready_s` later if its model's script says so."""
+
+    script: Callable[[str], float | None] = staticmethod(lambda _: None)
+    """Model -> None: serves for ever; 0: fails to load; else seconds READY before it dies."""
+
+    def __init__(
+        self,
+        worker_id: str,
+        pool: str,
+        spec: WorkerSpec | AttachedSpec,
+        node: Node,
+        previous: WorkerBase | None,
+    ) -> None:
+        super().__init__(
+            worker_id,
+            pool,
+            node,
+            client=WorkerClient(worker_id, "http://127.0.0.1:1", None),
+            spec_hash=spec.spec_hash,
+            inflight_max=1,
+            previous=previous,
+        )
+        self.model = spec.model
+
+    async def run(self) -> None:
+        if self.draining:
+            return
+        move(self, S.SPAWNING)
+        move(self, S.LOADING)
+        await self._until(LOAD_S)
+        lifetime_s = type(self).script(self.model)
+        if not self.draining and lifetime_s == 0:
+            move(self, S.FAILED, "it does not load")
+            return
+        if not self.draining:
+            move(self, S.WARMING)
+            move(self, S.READY)
+            await self._until(lifetime_s)
+            if not self.draining:
+                move(self, S.FAILED, "it died")
+                return
+            await self._finish_leases(lambda: False)
+        await asyncio.sleep(STOP_S)
+        move(self, S.STOPPED)
+
+    async def _until(self, seconds: float | None) -> None:
+        end = None if seconds is None else clock.monotonic() + seconds
+        while not self.draining and (end is None or clock.monotonic() < end):
+            await self._sleep(3_600.0 if end is None else max(end - clock.monotonic(), 0.0))
+
+
+@dataclass
+class Diary:
+    """When which worker entered which state."""
+
+    entries: list[tuple[float, str, str]] = field(default_factory=list)
+    workers: dict[str, WorkerBase] = field(default_factory=dict)
+    serving_least: int | None = None
+
+    def worker_changed(self, worker: WorkerBase, before: WorkerState, after: WorkerState) -> None:
+        self.entries.append((clock.monotonic(), worker.id, str(after)))
+        self.workers[worker.id] = worker
+        if self.serving_least is not None:
+            self.serving_least = min(self.serving_least, self.serving)
+
+    def warmed(self, worker: WorkerBase, usage: Usage, ttft_s: float, tpot_s: float) -> None:
+        raise AssertionError("scripted workers are not warmed up")
+
+    @property
+    def serving(self) -> int:
+        return sum(worker.state is S.READY for worker in self.workers.values())
+
+    def times(self, state: WorkerState, worker_id: str = ID) -> list[float]:
+        return [at for at, who, what in self.entries if (who, what) == (worker_id, state)]
+
+    def gaps(self, worker_id: str = ID) -> list[float]:
+        """From each failure to the start after it."""
+        starts = self.times(S.SPAWNING, worker_id)[1:]
+        return [b - a for a, b in zip(self.times(S.FAILED, worker_id), starts, strict=False)]
+
+
+class NoEnvironment:
+    def command(self) -> list[str]:
+        raise AssertionError("scripted workers start nothing")
+
+    def env(self, extra: Mapping[str, str]) -> dict[str, str]:
+        raise AssertionError("scripted workers start nothing")
+
+
+@asynccontextmanager
+async def supervised(
+    script: Callable[[str], float | None] = lambda _: None, seed: int = 1
+) -> AsyncIterator[tuple[Supervisor, Diary]]:
+    """A supervisor whose spawned and attached workers are scripted, stopped at the end."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(place, "Worker", ScriptedWorker)
+        patch.setattr(ScriptedWorker, "script", staticmethod(script))
+        diary = Diary()
+        supervisor = Supervisor(
+            diary,
+            metrics=Metrics(CollectorRegistry()),
+            environment=NoEnvironment(),
+            folder=Path("/nowhere"),
+            leases_of=lambda _: 0,
+            rng=random.Random(seed),
+        )
+        async with asyncio.TaskGroup() as group:
+            group.create_task(supervisor.run())
+            yield supervisor, diary
+            supervisor.stop(0.0)
+        assert supervisor.workers == {}
+
+
+def pool(model: str = "good", count: int = 1, name: str = "chat", **limits: Any) -> PoolSpec:
+    spec = WorkerSpec(
+        model=model,
+        weights=Path("/models/m"),
+        checksum=None,
+        context_tokens_max=4096,
+        engine=EngineOptions(),
+        workers=Workers.model_validate(limits),
+    )
+    return PoolSpec(f"{name}@1", f"{name}-1", spec, count, 60.0, ())
+
+
+def states(supervisor: Supervisor) -> dict[str, str]:
+    return {worker_id: str(worker.state) for worker_id, worker in supervisor.workers.items()}
+
+
+async def test_what_is_wanted_is_there_at_once_and_ready_later() -> None:
+    async with supervised() as (supervisor, _):
+        supervisor.apply([pool(count=2)])
+        assert states(supervisor) == {"chat-1-1": "stopped", "chat-1-2": "stopped"}
+        await asyncio.sleep(LOAD_S + 1)
+        assert states(supervisor) == {"chat-1-1": "ready", "chat-1-2": "ready"}
+
+
+async def test_waits_double_with_jitter_up_to_the_longest() -> None:
+    async with supervised(lambda _: 0) as (supervisor, diary):
+        supervisor.apply(
+            [pool(restart_backoff_s=1.0, restart_backoff_s_max=30.0, restarts_per_hour_max=9)]
+        )
+        await asyncio.sleep(1_000)
+        gaps = diary.gaps()
+    nominal = [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0, 30.0]
+    assert len(gaps) == len(nominal)
+    assert all(0.5 * n <= gap <= n for gap, n in zip(gaps, nominal, strict=True))
+    assert any(gap < 0.95 * n for gap, n in zip(gaps, nominal, strict=True))
+
+
+async def test_many_workers_that_fail_together_do_not_start_together() -> None:
+    async with supervised(lambda _: 0) as (supervisor, diary):
+        supervisor.apply([pool(count=8, restarts_per_hour_max=1)])
+        await asyncio.sleep(100)
+        second = [diary.times(S.SPAWNING, worker_id)[1] for worker_id in supervisor.workers]
+    assert len(set(second)) == 8
+
+
+async def test_too_many_restarts_in_an_hour_end_them_until_somebody_asks() -> None:
+    async with supervised(lambda _: 0) as (supervisor, diary):
+        supervisor.apply([pool(restarts_per_hour_max=3)])
+        await asyncio.sleep(86_400)
+        assert len(diary.times(S.SPAWNING)) == 4
+        worker = supervisor.workers[ID]
+        assert worker.state is S.FAILED
+        assert worker.reason == "it does not load"
+        assert worker.outlook.startswith("given up after 3 restarts within an hour")
+        supervisor.restart(ID)
+        await asyncio.sleep(86_400)
+        assert len(diary.times(S.SPAWNING)) == 8
+
+
+async def test_a_worker_that_fails_now_and_then_is_never_given_up() -> None:
+    async with supervised(lambda _: 900.0) as (supervisor, diary):
+        supervisor.apply([pool(restarts_per_hour_max=4)])
+        await asyncio.sleep(86_400)
+        assert len(diary.times(S.SPAWNING)) > 86_400 / 900 - 5
+        assert max(diary.gaps()) <= 1.0  # long READY: each wait is the shortest
+
+
+async def test_a_short_success_does_not_shorten_the_next_wait() -> None:
+    async with supervised(lambda _: 10.0) as (supervisor, diary):
+        supervisor.apply([pool(restarts_per_hour_max=6, restart_backoff_s_max=600.0)])
+        await asyncio.sleep(3_000)
+        gaps = diary.gaps()
+    assert all(later > earlier for earlier, later in pairwise(gaps[::2]))
+
+
+async def test_no_restarts_allowed_means_none() -> None:
+    async with supervised(lambda _: 0) as (supervisor, diary):
+        supervisor.apply([pool(restarts_per_hour_max=0)])
+        await asyncio.sleep(10_000)
+        assert len(diary.times(S.SPAWNING)) == 1
+
+
+async def test_a_changed_configuration_ends_the_wait_an_unchanged_one_does_not() -> None:
+    async with supervised(lambda _: 0) as (supervisor, diary):
+        supervisor.apply([pool(restarts_per_hour_max=0)])
+        await asyncio.sleep(100)
+        supervisor.apply([pool(restarts_per_hour_max=0)])
+        await asyncio.sleep(100)
+        assert len(diary.times(S.SPAWNING)) == 1
+        supervisor.apply([pool(restarts_per_hour_max=1)])
+        await asyncio.sleep(100)
+        assert len(diary.times(S.SPAWNING)) == 3
+
+
+async def test_a_changed_count_adds_and_removes_the_highest() -> None:
+    async with supervised() as (supervisor, diary):
+        supervisor.apply([pool(count=2)])
+        await asyncio.sleep(100)
+        supervisor.apply([pool(count=3)])
+        await asyncio.sleep(100)
+        assert states(supervisor) == dict.fromkeys(["chat-1-1", "chat-1-2", "chat-1-3"], "ready")
+        assert len(diary.times(S.SPAWNING)) == 1
+        supervisor.apply([pool(count=1)])
+        await asyncio.sleep(100)
+        assert states(supervisor) == {"chat-1-1": "ready"}
+
+
+async def test_a_running_worker_can_be_restarted() -> None:
+    async with supervised() as (supervisor, diary):
+        supervisor.apply([pool()])
+        await asyncio.sleep(100)
+        before = supervisor.workers[ID]
+        supervisor.restart(ID)
+        await asyncio.sleep(100)
+        assert supervisor.workers[ID] is not before
+        assert supervisor.workers[ID].state is S.READY
+        assert diary.times(S.FAILED) == []
+        with pytest.raises(NotFound, match=r"no worker 'gone'; there are: chat-1-1"):
+            supervisor.restart("gone")
+
+
+async def test_a_changed_spec_rolls_one_place_at_a_time() -> None:
+    async with supervised() as (supervisor, diary):
+        supervisor.apply([pool("old", count=3)])
+        await asyncio.sleep(100)
+        diary.serving_least = 3
+        supervisor.apply([pool("new", count=3)])
+        await asyncio.sleep(1_000)
+        assert diary.serving_least == 2
+        assert [worker.model for worker in supervisor.workers.values()] == ["new"] * 3  # type: ignore[attr-defined]
+        for worker_id in supervisor.workers:
+            stopped = diary.times(S.STOPPED, worker_id)[0]
+            assert diary.times(S.SPAWNING, worker_id)[1] >= stopped  # the devices were free
+
+
+async def test_a_spec_that_does_not_start_stops_at_the_first_place() -> None:
+    async with supervised(lambda model: 0 if model == "bad" else None) as (supervisor, _):
+        supervisor.apply([pool("old", count=3)])
+        await asyncio.sleep(100)
+        supervisor.apply([pool("bad", count=3)])
+        await asyncio.sleep(86_400)
+        assert states(supervisor) == {
+            "chat-1-1": "failed",
+            "chat-1-2": "ready",
+            "chat-1-3": "ready",
+        }
+        supervisor.apply([pool("good", count=3)])
+        await asyncio.sleep(1_000)
+        assert set(states(supervisor).values()) == {"ready"}
+
+
+async def test_a_second_change_overtakes_the_first() -> None:
+    async with supervised() as (supervisor, diary):
+        supervisor.apply([pool("old", count=3)])
+        await asyncio.sleep(100)
+        supervisor.apply([pool("middle", count=3)])
+        await asyncio.sleep(LOAD_S + STOP_S + 7)
+        diary.serving_least = 3
+        supervisor.apply([pool("new", count=3)])
+        await asyncio.sleep(1_000)
+        assert [worker.model for worker in supervisor.workers.values()] == ["new"] * 3  # type: ignore[attr-defined]
+        assert diary.serving_least == 1  # the one in the middle of its change, and one more
+
+
+async def test_places_that_serve_nobody_change_at_once() -> None:
+    async with supervised(lambda model: 0 if model == "bad" else None) as (supervisor, _):
+        supervisor.apply([pool("bad", count=3, restarts_per_hour_max=0)])
+        await asyncio.sleep(100)
+        supervisor.apply([pool("good", count=3, restarts_per_hour_max=0)])
+        await asyncio.sleep(LOAD_S + 1)
+        assert set(states(supervisor).values()) == {"ready"}
+
+
+async def test_pools_change_independently() -> None:
+    async with supervised() as (supervisor, diary):
+        supervisor.apply([pool("old"), pool("old", name="code")])
+        await asyncio.sleep(100)
+        supervisor.apply([pool("new"), pool("old", name="code")])
+        await asyncio.sleep(100)
+        assert len(diary.times(S.SPAWNING, "code-1-1")) == 1
+        supervisor.apply([pool("old", name="code")])
+        await asyncio.sleep(100)
+        assert states(supervisor) == {"code-1-1": "ready"}
+
+
+async def test_a_pool_that_comes_back_while_it_leaves_starts_anew() -> None:
+    async with supervised() as (supervisor, diary):
+        supervisor.apply([pool()])
+        await asyncio.sleep(100)
+        supervisor.apply([])
+        await asyncio.sleep(1)
+        supervisor.apply([pool()])
+        await asyncio.sleep(100)
+        assert states(supervisor) == {ID: "ready"}
+        assert len(diary.times(S.SPAWNING)) == 2
+
+
+async def test_stopping_is_done_by_all_at_the_same_time() -> None:
+    async with supervised() as (supervisor, diary):
+        supervisor.apply([pool(count=8)])
+        await asyncio.sleep(100)
+        start = clock.monotonic()
+    assert clock.monotonic() - start == pytest.approx(STOP_S)
+    assert len([entry for entry in diary.entries if entry[2] == "stopped"]) == 8
+
+
+async def test_stopping_ends_waits_too() -> None:
+    async with supervised(lambda _: 0) as (supervisor, _):
+        supervisor.apply([pool(restarts_per_hour_max=0), pool(name="code")])
+        await asyncio.sleep(LOAD_S + 0.1)
+        start = clock.monotonic()
+    assert clock.monotonic() == start
+
+
+async def test_a_worker_that_was_removed_is_forgotten_by_the_metrics() -> None:
+    async with supervised() as (supervisor, _):
+        supervisor.apply([pool()])
+        await asyncio.sleep(100)
+        metrics = supervisor._node.metrics
+        assert f'inferd_worker_state{{state="ready",worker="{ID}"}} 1.0' in (
+            metrics.exposition().decode()
+        )
+        supervisor.apply([])
+        await asyncio.sleep(100)
+        assert f'inferd_worker_state{{state="ready",worker="{ID}"}}' not in (
+            metrics.exposition().decode()
+        )
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["a", "b", "bad"]),  # model
+            st.integers(0, 3),  # count
+            st.sampled_from(["apply", "restart", "wait"]),
+            st.floats(0.0, 80.0),  # seconds until the next step
+        ),
+        max_size=12,
+    ),
+    st.integers(0, 3),
+    st.integers(),
+)
+async def test_whatever_was_asked_for_what_is_wanted_last_is_there_in_the_end(
+    steps: list[tuple[str, int, str, float]], count: int, seed: int
+) -> None:
+    async with supervised(lambda model: 0 if model == "bad" else None, seed) as (supervisor, _):
+        for model, wanted, act, seconds in steps:
+            if act == "apply":
+                supervisor.apply([pool(model, count=wanted)])
+            elif act == "restart" and supervisor.workers:
+                supervisor.restart(next(iter(supervisor.workers)))
+            await asyncio.sleep(seconds)
+        supervisor.apply([pool("last", count=count)])
+        await asyncio.sleep(5_000)
+        found = {worker_id: w.model for worker_id, w in supervisor.workers.items()}  # type: ignore[attr-defined]
+        assert found == {f"chat-1-{n}": "last" for n in range(1, count + 1)}
+        assert set(states(supervisor).values()) <= {"ready"}
