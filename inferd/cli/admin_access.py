@@ -15,6 +15,8 @@ import typer
 
 from inferd.api.key_admin import Answer, KeyAdmin
 from inferd.cli.admin_client import connect
+from inferd.cli.failure import FAILED, tell
+from inferd.cli.server_place import find_server
 from inferd.config.load import LoadedConfig, load_config
 from inferd.errors import InferdError
 from inferd.quota.keys import KeyIndex
@@ -47,10 +49,10 @@ class Admin(Protocol):
 def run(config: Path, purpose: str, action: Callable[[Admin], Awaitable[T]]) -> T:
     """Run one command's work; a failure is told on standard error and ends with exit code 1."""
     try:
-        return asyncio.run(_run(load_config(config), purpose, action))
+        return asyncio.run(_run(config, purpose, action))
     except InferdError as error:
-        typer.echo(error.message, err=True)
-        raise typer.Exit(1) from error
+        tell(error)
+        raise typer.Exit(FAILED) from error
 
 
 @asynccontextmanager
@@ -74,8 +76,11 @@ async def open_admin(config: LoadedConfig, purpose: str) -> AsyncIterator[Admin]
         yield KeyAdmin(await KeyIndex.load(db, teams), lambda: config.config)
 
 
-async def _run(config: LoadedConfig, purpose: str, action: Callable[[Admin], Awaitable[T]]) -> T:
-    async with open_admin(config, purpose) as admin:
+async def _run(config: Path, purpose: str, action: Callable[[Admin], Awaitable[T]]) -> T:
+    place = find_server(config)
+    # A running server need not read the file again, which may be half-way through a change.
+    runs = place.holder() is not None
+    async with place.admin() if runs else open_admin(load_config(config), purpose) as admin:
         try:
             return await action(admin)
         except InferdError as error:

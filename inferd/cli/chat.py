@@ -42,24 +42,24 @@ def chat(
     ] = None,
     *,
     model: Annotated[
-        str | None, typer.Option("--model", "-m", help="[default: the first that is ready]")
+        str | None, typer.Option("--model", "-m", help="(default: the first that is ready)")
     ] = None,
     system: Annotated[str | None, typer.Option(help="What the model is told beforehand.")] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Of an answer. [default: the model's limit]")
+        int | None, typer.Option(min=1, help="Of an answer. (default: the model's limit)")
     ] = None,
     temperature: Annotated[
-        float | None, typer.Option(min=0, max=2, help="[default: the model's]")
+        float | None, typer.Option(min=0, max=2, help="(default: the model's)")
     ] = None,
     key: Annotated[
         str | None,
-        typer.Option(help=f"API key, which others can see in `ps`. [env: {KEY_VARIABLE}]"),
+        typer.Option(help=f"API key, which others can see in `ps`. (environment: {KEY_VARIABLE})"),
     ] = None,
     key_file: Annotated[
-        Path | None, typer.Option(help=f"File that holds the key. [default: {FIRST_KEY}]")
+        Path | None, typer.Option(help=f"File that holds the key. (default: {FIRST_KEY})")
     ] = None,
     base_url: Annotated[
-        str | None, typer.Option(help="[default: http://ADDRESS/v1 of inferd.toml]")
+        str | None, typer.Option(help="(default: http://ADDRESS/v1, by inferd.toml)")
     ] = None,
     config: ConfigPath = CONFIG,
 ) -> None:

@@ -72,13 +72,13 @@ async def _watch(place: ServerPlace, interval_s: float, show: Callable[[Answer],
 def _watch_tables(place: ServerPlace, interval_s: float) -> None:
     import asyncio
 
-    from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
     from inferd.cli.status_view import status_view
+    from inferd.cli.tables import plain_console
 
-    console = Console()
+    console = plain_console()
     if not console.is_terminal or console.is_dumb_terminal:
         asyncio.run(_watch(place, interval_s, _print_tables))
         return

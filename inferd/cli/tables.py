@@ -14,10 +14,15 @@ PIPE_COLUMNS = 200
 
 
 def show(table: RenderableType) -> None:
-    console = Console()
+    console = plain_console()
     if not console.is_terminal:
-        console = Console(width=PIPE_COLUMNS)
+        console = plain_console(width=PIPE_COLUMNS)
     console.print(table)
+
+
+def plain_console(width: int | None = None) -> Console:
+    """A console that shows text as it is: names and paths are no markup."""
+    return Console(width=width, markup=False, emoji=False, highlight=False)
 
 
 def key_table(keys: Iterable[dict[str, Any]]) -> Table:

@@ -173,7 +173,7 @@ class _Install:
     def _make_interpreter(self, fault: str | None) -> None:
         steps = self._steps
         what = "the engine's environment" if fault else "pip of the engine's environment"
-        undoes = (Step.ENVIRONMENT, Step.PACKAGES, Step.PROOF)
+        undoes = (Step.ENVIRONMENT, Step.PACKAGES, Step.PROOF) if fault else ()
         steps.start(Step.ENVIRONMENT, what, undoes=undoes)
         if fault:
             interpreter.make(self._environment, self._recipe, steps, self._temporary)

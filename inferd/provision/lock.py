@@ -29,7 +29,7 @@ def exclusive(folder: Path, waiting: Callable[[str], None]) -> Iterator[int]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
-            waiting(f"waiting for the install that process {holder or '?'} runs in {folder}")
+            waiting(f"waiting for the install of process {holder or '?'} in {folder} to end")
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

@@ -92,6 +92,7 @@ class Supervisor:
     def stop(self, drain_s: float) -> None:
         """Want nothing any more: all drain and stop at the same time; then `run` returns."""
         self._stopping.set()
+        self._pools = {}
         for place in self._places.values():
             place.retire(drain_s)
 

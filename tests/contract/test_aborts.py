@@ -117,3 +117,14 @@ async def test_a_client_that_leaves_a_whole_answer_is_noticed_by_polling(
             await client.until(running=1)
             whole.leave()
         await client.until(running=0, limit_s=POLLED_S)
+
+
+async def test_an_id_used_again_at_once_is_aborted_two_seconds_later(
+    shared_engine: EngineProcess,
+) -> None:
+    """The engine cleans up after a stream by its id, whoever has it by then: never reuse one."""
+    async with idle_after(shared_engine) as client:
+        await client.told(client.chat(max_tokens=1, rid="again"))
+        told = await client.told(client.holding(rid="again"))
+        assert told.finish == "abort"
+        assert told.usage["completion_tokens"] < 1_900

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from uuid import uuid4
 
 import orjson
 import pytest
@@ -20,8 +21,9 @@ RUNNING, WAITING = 2, 3
 async def fill(client: Client, stack: AsyncExitStack, priority: int = 0) -> list[OpenStream]:
     """Take every slot and every place in the queue."""
     streams = []
+    prefix = uuid4().hex
     for count in range(1, RUNNING + WAITING + 1):
-        body = client.holding(f"Place {count}", priority=priority, rid=f"place-{count}")
+        body = client.holding(f"Place {count}", priority=priority, rid=f"{prefix}-{count}")
         streams.append(await stack.enter_async_context(client.stream(body)))
         await client.until(min(count, RUNNING), max(0, count - RUNNING))
     return streams
@@ -81,7 +83,7 @@ async def test_the_higher_priority_runs_first(shared_engine: EngineProcess) -> N
         asyncio.TaskGroup() as group,
     ):
         for index in range(RUNNING):
-            body = client.holding(rid=f"hold-{index}")
+            body = client.holding(rid=f"first-{index}")
             await stack.enter_async_context(client.stream(body))
         await client.until(RUNNING)
         order: list[int] = []
@@ -96,7 +98,7 @@ async def test_the_higher_priority_runs_first(shared_engine: EngineProcess) -> N
         for waiting, priority in enumerate((1, 5), start=1):
             group.create_task(wait_for(priority))
             await client.until(RUNNING, waiting)
-        await client.abort(rid="hold-0")
+        await client.abort(rid="first-0")
         async with asyncio.timeout(20):
             await both.wait()
         assert order == [5, 1]

@@ -26,6 +26,8 @@ from tests.fake_engine.tokens import Token
 from tests.fake_engine.wire import Exchange
 
 DISCONNECT_POLL_S = 4.0
+# After a stream the real server aborts its id once more, whoever has the id by then.
+CLEAN_UP_S = 2.0
 
 
 @dataclass(slots=True, eq=False)
@@ -171,6 +173,8 @@ class Call(ABC):
             if self.exchange.gone.is_set():
                 self._client_gone()
             await self.done.wait()
+            delay = self.engine.options.scaled(CLEAN_UP_S)
+            asyncio.get_running_loop().call_later(delay, self.engine.abort, self.rid)
         else:
             await self._await_whole()
 

@@ -59,6 +59,11 @@ def free_port() -> int:
         return port
 
 
+def fake_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What a process needs to run `python -m tests.fake_engine` from any folder."""
+    return {**os.environ, "PYTHONPATH": str(REPOSITORY), **(extra or {})}
+
+
 @dataclass(frozen=True, slots=True)
 class FakeEnvironment:
     """Stands in for the engine's environment where the gateway's supervisor takes one.

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -15,15 +16,18 @@ import pytest
 
 from inferd import clock
 from inferd.errors import ShuttingDown, WorkerUnreachable
+from inferd.provision import model_folder
 from inferd.workers import engine
 from inferd.workers.output_log import follow
 from inferd.workers.process import session_members
 from inferd.workers.states import WorkerState
-from tests.process.worker_rig import ID, running
+from tests.process.worker_rig import ID, read_on, running, until
 
 pytestmark = pytest.mark.real_time(timeout_s=60)
 
 S = WorkerState
+
+
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines that ignore a SIGTERM are waited for, but not for 20 s."""
@@ -41,6 +45,10 @@ LONG = orjson.dumps(
         "stream": True,
     }
 )
+
+
+def of_process(pid: int, name: str) -> str:
+    return (Path("/proc") / str(pid) / name).read_text()
 
 
 async def test_a_life_from_spawn_to_drain(tmp_path: Path) -> None:
@@ -81,14 +89,16 @@ async def test_loads_are_reported_while_ready(tmp_path: Path) -> None:
         await rig.diary.entered(S.READY)
         worker = rig.worker
         assert worker.loads is None  # not asked yet: unknown, not idle
-        async with worker.client.exchange(CHAT, LONG) as exchange:
+        asked = worker.client.exchange(CHAT, LONG)
+        async with asyncio.TaskGroup() as group, asked as exchange:
             assert await exchange.head() == 200
-            while not (worker.loads and worker.loads.running):
-                await exchange.read()
-            assert worker.loads.running == 1
-            assert worker.loads.total_tokens > 0
-            shown = rig.sample("inferd_kv_utilization", worker=ID)
-            assert shown == worker.loads.kv_utilization
+            reading = group.create_task(read_on(exchange))
+            await until(lambda: rig.worker.loads and rig.worker.loads.running)
+            loads = rig.worker.loads
+            assert loads.running == 1
+            assert loads.total_tokens > 0
+            assert rig.sample("inferd_kv_utilization", worker=ID) == loads.kv_utilization
+            reading.cancel()
 
 
 async def test_the_key_guards_the_engine_and_shows_nowhere(tmp_path: Path) -> None:
@@ -101,8 +111,8 @@ async def test_the_key_guards_the_engine_and_shows_nowhere(tmp_path: Path) -> No
         key = orjson.loads(key_file.read_bytes())["api-key"]
         await rig.diary.entered(S.READY)
         assert not key_file.exists()
-        assert key.encode() not in Path(f"/proc/{worker.pid}/cmdline").read_bytes()
-        assert key.encode() not in Path(f"/proc/{worker.pid}/environ").read_bytes()
+        assert key not in of_process(worker.pid, "cmdline")
+        assert key not in of_process(worker.pid, "environ")
         async with aiohttp.ClientSession() as session:
             asked = session.post(worker.client.url + CHAT, data=LONG)
             async with asked as answer:
@@ -133,8 +143,7 @@ async def test_the_ceiling_of_restarts_and_the_way_back(tmp_path: Path) -> None:
         spec = rig.spec(broken, restarts_per_hour_max=2)
         rig.supervisor.apply([rig.pool(spec)])
         await rig.diary.entered(S.FAILED, times=3)
-        while not rig.worker.outlook.startswith("given up"):
-            await asyncio.sleep(0.01)
+        await until(lambda: rig.worker.outlook.startswith("given up"))
         await asyncio.sleep(0.5)
         assert rig.diary.states().count("spawning") == 3
         assert rig.worker.outlook.startswith("given up after 2 restarts within an hour")
@@ -146,15 +155,12 @@ async def test_the_ceiling_of_restarts_and_the_way_back(tmp_path: Path) -> None:
 async def test_a_load_that_hangs_fails_with_where_it_hung(tmp_path: Path) -> None:
     async with running(tmp_path) as rig:
         hung = {"kind": "slow_load", "seconds": 600, "progress": False}
-        rig.supervisor.apply(
-            [rig.pool(rig.spec(hung, load_stall_s=2.0, restarts_per_hour_max=0))]
-        )
+        rig.supervisor.apply([rig.pool(rig.spec(hung, load_stall_s=2.0, restarts_per_hour_max=0))])
         await rig.diary.entered(S.FAILED)
         pid = rig.worker.pid
         (reason,) = rig.diary.reasons()
         assert reason.startswith("no progress for 2 s while loading weights: Load weight begin.")
-        while session_members(pid):
-            await asyncio.sleep(0.01)
+        await until(lambda: not session_members(pid))
 
 
 async def test_a_load_that_gets_on_may_take_as_long_as_it_wants(tmp_path: Path) -> None:
@@ -163,8 +169,7 @@ async def test_a_load_that_gets_on_may_take_as_long_as_it_wants(tmp_path: Path) 
         start = clock.monotonic()
         rig.supervisor.apply([rig.pool(rig.spec(slow, load_stall_s=2.0))])
         await rig.diary.entered(S.LOADING)
-        while "Loading safetensors checkpoint shards" not in rig.worker.progress:
-            await asyncio.sleep(0.01)
+        await until(lambda: "Loading safetensors checkpoint shards" in rig.worker.progress)
         assert rig.worker.progress.startswith("loading weights: Loading safetensors")
         await rig.diary.entered(S.READY)
         assert clock.monotonic() - start >= 7
@@ -183,8 +188,7 @@ async def test_who_waits_for_an_engine_that_dies_is_told_at_once(tmp_path: Path)
             killed_at = clock.monotonic()
             os.kill(lost.pid, signal.SIGKILL)
             with pytest.raises(WorkerUnreachable):
-                while True:
-                    await exchange.read()
+                await read_on(exchange)
         await rig.diary.entered(S.FAILED)
         assert clock.monotonic() - killed_at < 1
         assert lost.reason.startswith("the engine was killed by SIGKILL, perhaps by the kernel")
@@ -223,8 +227,7 @@ async def test_a_cancelled_supervisor_leaves_nothing(tmp_path: Path, state: Work
 
     async with asyncio.TaskGroup() as group:
         task = group.create_task(run())
-        while not pids:
-            await asyncio.sleep(0.01)
+        await until(lambda: pids)
         await asyncio.sleep(0.2)
         task.cancel()
     assert session_members(pids[0]) == []
@@ -317,8 +320,7 @@ async def test_the_drain_deadline_ends_what_is_left_with_an_error(tmp_path: Path
             asked_at = clock.monotonic()
             worker.drain(0.5)
             with pytest.raises(ShuttingDown):
-                while True:
-                    await exchange.read()
+                await read_on(exchange)
             assert 0.5 <= clock.monotonic() - asked_at < 1.5
         await rig.diary.entered(S.STOPPED)
         assert worker.reason == "drained"
@@ -338,3 +340,35 @@ async def test_a_worker_that_is_let_go_before_it_is_ready_ends_at_once(
         await rig.diary.entered(S.STOPPED)
         assert session_members(pid) == []
         assert rig.diary.changes[-1].reason == "let go before it was ready"
+
+
+async def test_a_changed_engine_rolls_through_the_pool(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        second = "chat-1-2"
+        rig.supervisor.apply([rig.pool(rig.spec(), count=2)])
+        await rig.diary.entered(S.READY)
+        await rig.diary.entered(S.READY, worker_id=second)
+        old_pids = [worker.pid or 0 for worker in rig.supervisor.workers.values()]
+        begun = len(rig.diary.changes)
+        rig.supervisor.apply([rig.pool(rig.spec(speed=100.0), count=2)])
+        await rig.diary.entered(S.READY, times=2)
+        await rig.diary.entered(S.READY, worker_id=second, times=2)
+        told = [(change.worker, str(change.after)) for change in rig.diary.changes[begun:]]
+        life = ["draining", "stopped", *A_LIFE]
+        assert told == [(ID, state) for state in life] + [(second, state) for state in life]
+        assert [session_members(pid) for pid in old_pids] == [[], []]
+        rig.supervisor.apply([rig.pool(rig.spec(speed=100.0), count=1)])
+        await rig.diary.entered(S.STOPPED, worker_id=second, times=2)
+        assert rig.worker.state is S.READY
+
+
+async def test_a_damaged_model_is_named_by_its_checksum(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        manifest = model_folder.write_manifest(rig.weights)
+        spec = replace(rig.spec(), checksum=manifest.checksum)
+        rig.supervisor.apply([rig.pool(spec)])
+        await rig.diary.entered(S.READY)
+        (rig.weights / "model.safetensors").write_text("{]")
+        rig.supervisor.restart(ID)
+        await rig.diary.entered(S.FAILED)
+        assert "model.safetensors has other contents than recorded" in rig.worker.reason

@@ -289,8 +289,7 @@ ctypes.CDLL(None).syscall(60, 0)
         await said(tmp_path, "READY")
         await asyncio.sleep(0.1)
         assert session_members(engine.record.pid) == [engine.record.pid]
-        assert engine.exit_status is None
-    assert engine.exit_status == -signal.SIGTERM
+    assert await engine.wait() == -signal.SIGTERM
     assert no_child_is_left()
 
 

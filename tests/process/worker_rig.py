@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from inferd.config.schema import EngineOptions, Workers
 from inferd.inference import Usage
 from inferd.metrics import Metrics
+from inferd.upstream.wire import Exchange
 from inferd.workers.base import WorkerBase
 from inferd.workers.spec import AttachedSpec, PoolSpec, WorkerSpec
 from inferd.workers.states import WorkerState
@@ -121,9 +122,21 @@ class Rig:
         return self.registry.get_sample_value(name, labels)
 
 
+async def until(condition: Callable[[], object]) -> None:
+    """Until something holds that no event tells of."""
+    while not condition():  # noqa: ASYNC110 - processes and files send no events
+        await asyncio.sleep(0.01)
+
+
+async def read_on(exchange: Exchange) -> None:
+    """Read an answer that never ends; returns by an error alone."""
+    while True:
+        await exchange.read()
+
+
 def model_folder(path: Path) -> Path:
     """What passes for a complete model."""
-    path.mkdir()
+    path.mkdir(parents=True)
     for name in ("config.json", "tokenizer.json", "model.safetensors"):
         (path / name).write_text("{}")
     return path

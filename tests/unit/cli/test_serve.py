@@ -204,7 +204,7 @@ def test_every_reason_of_a_dead_service_is_told(capsys: pytest.CaptureFixture[st
         "",
         [
             ExceptionGroup("", [StartError("a"), ConfigError(["inferd.toml:1: b", "c"])]),
-            RuntimeError("the database writer ended although nobody asked it to"),
+            RuntimeError("the database writer died"),
             KeyError(),
         ],
     )
@@ -213,8 +213,7 @@ def test_every_reason_of_a_dead_service_is_told(capsys: pytest.CaptureFixture[st
         "inferd: a",
         "inferd.toml:1: b",
         "c",
-        "inferd: the database writer ended although nobody asked it to; the log, state/inferd.log,"
-        " tells more",
+        "inferd: the database writer died; the log, state/inferd.log, tells more",
         "inferd: KeyError; the log, state/inferd.log, tells more",
     ]
 

@@ -40,7 +40,7 @@ def test_request_lines_are_told_apart() -> None:
         ("[Errno 98] address already in use", "its port was taken"),
         ("[Errno 98] error while attempting to bind on ('::', 1): Address already in use", "port"),
         (
-            "User-specified context_length (9999) is greater than the derived context_length (8192)",
+            "context_length (9999) is greater than the derived context_length (8192).",
             "the model holds only 8192 tokens: lower context_tokens_max to 8192 or less",
         ),
         (

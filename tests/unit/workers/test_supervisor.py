@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -60,30 +60,33 @@ class ScriptedWorker(WorkerBase):
         self.model = spec.model
 
     async def run(self) -> None:
-        if self.draining:
+        if await self._lived_until(0.0):
             return
         move(self, S.SPAWNING)
         move(self, S.LOADING)
-        await self._until(LOAD_S)
+        let_go = await self._lived_until(LOAD_S)
         lifetime_s = type(self).script(self.model)
-        if not self.draining and lifetime_s == 0:
+        if not let_go and lifetime_s == 0:
             move(self, S.FAILED, "it does not load")
             return
-        if not self.draining:
+        if not let_go:
             move(self, S.WARMING)
             move(self, S.READY)
-            await self._until(lifetime_s)
-            if not self.draining:
+            if not await self._lived_until(lifetime_s):
                 move(self, S.FAILED, "it died")
                 return
             await self._finish_leases(lambda: False)
         await asyncio.sleep(STOP_S)
         move(self, S.STOPPED)
 
-    async def _until(self, seconds: float | None) -> None:
-        end = None if seconds is None else clock.monotonic() + seconds
-        while not self.draining and (end is None or clock.monotonic() < end):
-            await self._sleep(3_600.0 if end is None else max(end - clock.monotonic(), 0.0))
+    async def _lived_until(self, seconds: float | None) -> bool:
+        """Wait; whether it was asked to end before."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not self.draining:
+                    await self._woken.wait()
+                    self._woken.clear()
+        return self.draining
 
 
 @dataclass

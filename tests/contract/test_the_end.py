@@ -14,29 +14,31 @@ pytestmark = pytest.mark.real_time(timeout_s=120)
 
 
 async def test_sigterm_refuses_probes_at_once_and_finishes_what_runs(
-    own_engine: EngineProcess,
+    shared_engine: EngineProcess,
 ) -> None:
-    client = Client(own_engine)
-    body = client.chat("Finish this", max_tokens=300, ignore_eos=True)
-    async with connected(own_engine) as engine:
+    client = Client(shared_engine)
+    body = client.chat("Finish this", max_tokens=150, ignore_eos=True)
+    async with connected(shared_engine) as engine:
         async with client.stream(body) as stream:
             await stream.started()
-            own_engine.signal(signal.SIGTERM)
+            shared_engine.signal(signal.SIGTERM)
             await client.until_not_ready(limit_s=5)
             assert (await client.get("/health")).status == 503
             late = await client.ask(client.chat("A late one", max_tokens=2))
             assert late.status == 200
             told = await stream.rest()
-        assert told.usage["completion_tokens"] == 300
+        assert told.usage["completion_tokens"] == 150
         assert told.done
         assert await engine.exited(40) == 0
 
 
-async def test_a_killed_engine_cuts_its_streams_without_done(own_engine: EngineProcess) -> None:
-    client = Client(own_engine)
+async def test_a_killed_engine_cuts_its_streams_without_done(shared_engine: EngineProcess) -> None:
+    client = Client(shared_engine)
     async with client.stream(client.holding()) as stream:
         await stream.started()
         assert await stream.frame()
-        own_engine.signal(signal.SIGKILL)
+        shared_engine.signal(signal.SIGKILL)
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await stream.rest()
+        async with connected(shared_engine) as engine:
+            assert await engine.exited() == -signal.SIGKILL

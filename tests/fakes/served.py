@@ -1,0 +1,222 @@
+"""`inferd serve` as a process of its own, as an operator runs it, on an engine that it starts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+
+from inferd.config.address import Address
+from inferd.storage.usage import UsageRow
+from tests.fakes.engines import DEMO_MODEL, ENGINE_ENVIRONMENT, REPOSITORY, free_port
+
+MODEL = "smollm2-135m"
+START_S = 180.0
+COMMAND_S = 30.0
+_LOOK_S = 0.1
+TEMPLATE = """
+[server]
+listen = "127.0.0.1:{public}"
+admin_listen = "127.0.0.1:{admin}"
+state_dir = "state"
+shutdown_grace_s = {grace_s}
+
+[engine]
+environment = "{environment}"
+
+[[models]]
+name = "smollm2-135m"
+default_version = "1"
+context_tokens_max = 4_096
+output_tokens_max = 2_048
+
+[[models.versions]]
+version = "1"
+weights = "{weights}"
+
+[models.versions.engine]
+device = "cpu"
+running_max = 16
+queued_max = 64
+kv_tokens_max = 16_384
+chunked_prefill_tokens = 512
+tool_call_parser = "qwen25"
+extra_args = {extra_args}
+
+[models.versions.workers]
+drain_s = 10.0
+restart_backoff_s = 0.5
+
+[[teams]]
+name = "demo"
+"""
+DUMMY_ARGS = ["--load-format", "dummy", "--json-model-override-args", '{"num_hidden_layers":2}']
+"""Two layers of random weights: four times faster, and the text is noise."""
+
+
+@dataclass(slots=True)
+class Served:
+    """A running `inferd serve` and what an operator has of it."""
+
+    folder: Path
+    public: Address
+    admin: Address
+    key: str
+    http: aiohttp.ClientSession
+    process: asyncio.subprocess.Process
+
+    @property
+    def base_url(self) -> str:
+        return f"http://{self.public}/v1"
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "serve.log").read_text(errors="replace")
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    async def ended(self) -> int:
+        async with asyncio.timeout(START_S):
+            return await self.process.wait()
+
+    async def status(self) -> dict[str, Any]:
+        """`inferd status --json`, without the command's start."""
+        key = (self.folder / "state" / "admin.key").read_text().strip()
+        headers = {"Authorization": f"Bearer {key}"}
+        async with self.http.get(f"http://{self.admin}/admin/v1/status", headers=headers) as answer:
+            assert answer.status == 200, await answer.text()
+            body: dict[str, Any] = await answer.json()
+            return body
+
+    async def worker(self) -> dict[str, Any]:
+        found: dict[str, Any] = (await self.status())["pools"][0]["workers"][0]
+        return found
+
+    async def until_ready(self) -> dict[str, Any]:
+        """The worker, once it takes requests."""
+        async with asyncio.timeout(START_S):
+            while True:
+                if self.process.returncode is not None:
+                    raise AssertionError(f"exit {self.process.returncode}:\n{self.log[-4_000:]}")
+                try:
+                    worker = await self.worker()
+                except (aiohttp.ClientError, OSError):
+                    worker = {"state": "not listening"}
+                if worker["state"] == "ready":
+                    return worker
+                await asyncio.sleep(_LOOK_S)
+
+    async def at_rest(self) -> dict[str, Any]:
+        """The status, once nothing is in flight, neither here nor in the engine."""
+        async with asyncio.timeout(COMMAND_S):
+            while True:
+                status = await self.status()
+                worker = status["pools"][0]["workers"][0]
+                if not (status["requests_in_flight"] or worker["engine_running"]):
+                    return status
+                await asyncio.sleep(_LOOK_S)
+
+    def rows(self) -> list[UsageRow]:
+        """The ledger as it is on disk, oldest first."""
+        names = UsageRow.__dataclass_fields__
+        path = self.folder / "state" / "inferd.db"
+        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        try:
+            found = connection.execute(
+                f"SELECT {', '.join(names)} FROM requests ORDER BY rowid"
+            ).fetchall()
+        finally:
+            connection.close()
+        return [UsageRow(**dict(zip(names, row, strict=True))) for row in found]
+
+
+async def command(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    """Run `inferd ARGUMENTS` in `folder`; its exit code and what it printed."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "inferd",
+        *arguments,
+        cwd=folder,
+        env=_environment(),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(COMMAND_S):
+        out, err = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+@asynccontextmanager
+async def served(
+    folder: Path, *, grace_s: float = 30.0, dummy: bool = True
+) -> AsyncIterator[Served]:
+    """Write a config, make a key, serve, wait for the worker; nothing is left afterwards."""
+    public, admin = Address("127.0.0.1", free_port()), Address("127.0.0.1", free_port())
+    text = TEMPLATE.format(
+        public=public.port,
+        admin=admin.port,
+        grace_s=grace_s,
+        environment=ENGINE_ENVIRONMENT,
+        weights=DEMO_MODEL,
+        extra_args=orjson.dumps(DUMMY_ARGS if dummy else []).decode(),
+    )
+    (folder / "inferd.toml").write_text(text)
+    code, key, err = await command(folder, "keys", "create", "--team", "demo", "--quiet")
+    assert code == 0, err
+    with (folder / "serve.log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "inferd",
+            "serve",
+            cwd=folder,
+            env=_environment(),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+    async with aiohttp.ClientSession() as http:
+        running = Served(folder, public, admin, key.strip(), http, process)
+        try:
+            await running.until_ready()
+            yield running
+        finally:
+            if process.returncode is None:
+                process.terminate()
+                try:
+                    await running.ended()
+                except TimeoutError:
+                    process.kill()
+                    raise
+
+
+def session_of(pid: int) -> list[int]:
+    """Every process of the session that `pid` leads, zombies left out."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if int(fields[3]) == pid and fields[0] != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(REPOSITORY)}

@@ -1,0 +1,41 @@
+"""Two fake engines for all of tests/http, and a look at every log record for keys."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from inferd.logs import JsonFormatter
+from tests.fakes.engines import EngineProcess, launch_fake, standing
+from tests.fakes.gateway import MODEL, Gateway
+
+FAST = 200.0
+"""A token takes about 0.2 ms: for answers that are read to their end."""
+PACED = 4.0
+"""A token takes about 10 ms: for answers that something happens to on the way."""
+
+
+@pytest.fixture(scope="session")
+def fast(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    with standing(launch_fake(tmp_path_factory.mktemp("fast"), model=MODEL, speed=FAST)) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def paced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    folder = tmp_path_factory.mktemp("paced")
+    with standing(launch_fake(folder, model=MODEL, speed=PACED)) as process:
+        yield process
+
+
+@pytest.fixture(autouse=True)
+def _no_key_in_any_record(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """What is logged holds no key, neither as written nor before the formatter cuts it out."""
+    caplog.set_level(logging.DEBUG, "inferd")
+    yield
+    formatter = JsonFormatter()
+    for record in caplog.records:
+        told = f"{record.getMessage()} {vars(record)} {formatter.format(record)}"
+        assert not any(secret in told for secret in Gateway.secrets), record.name

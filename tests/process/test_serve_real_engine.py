@@ -1,0 +1,183 @@
+"""The whole product on the real engine: what an operator starts, what the teams' SDK sees."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
+
+from tests.fakes.served import MODEL, Served, command, served, session_of
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.real_time(timeout_s=420)]
+
+HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Count to ten thousand."}]
+COUNTER = re.compile(r"^sglang:(\w+_tokens_total)\{.*\} ([0-9.e+]+)$", re.MULTILINE)
+
+
+def client_of(inferd: Served) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=inferd.base_url, api_key=inferd.key, max_retries=0)
+
+
+async def engine_tokens(inferd: Served) -> dict[str, float]:
+    """The engine's own counters since it started."""
+    url = (await inferd.worker())["url"]
+    async with inferd.http.get(f"{url}/metrics") as answer:
+        text = await answer.text()
+    totals: dict[str, float] = {}
+    for name, value in COUNTER.findall(text):
+        totals[name] = totals.get(name, 0) + float(value)
+    return totals
+
+
+async def one_stream(client: openai.AsyncOpenAI, number: int) -> int:
+    """Tokens that one stream brought; every event must be there."""
+    stream = await client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": f"Story number {number}."}],
+        max_tokens=40,
+        stream=True,
+        stream_options={"include_usage": True},
+        extra_body={"ignore_eos": True},
+    )
+    finishes = 0
+    tokens = 0
+    async for chunk in stream:
+        finishes += sum(choice.finish_reason is not None for choice in chunk.choices)
+        if chunk.usage is not None:
+            tokens = chunk.usage.completion_tokens
+    assert finishes == 1
+    return tokens
+
+
+async def test_streams_cancels_and_the_ledger_agree_with_the_engine(tmp_path: Path) -> None:
+    async with served(tmp_path) as inferd, client_of(inferd) as client:
+        tokens = await asyncio.gather(*(one_stream(client, n) for n in range(16)))
+        assert tokens == [40] * 16
+
+        whole = await client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=8)
+        assert whole.choices[0].message.content
+        turns: list[ChatCompletionMessageParam] = [
+            *HELLO,
+            {"role": "assistant", "content": whole.choices[0].message.content},
+            {"role": "user", "content": "And then?"},
+        ]
+        second = await client.chat.completions.create(model=MODEL, messages=turns, max_tokens=8)
+        assert second.usage is not None
+        assert second.usage.prompt_tokens_details is not None
+        assert (second.usage.prompt_tokens_details.cached_tokens or 0) > 0
+
+        await leave_in_every_phase(inferd)
+        await inferd.at_rest()
+        counted = await engine_tokens(inferd)
+        rows = inferd.rows()
+        assert sum(row.prompt_tokens for row in rows) == counted["prompt_tokens_total"]
+        assert sum(row.completion_tokens for row in rows) == counted["generation_tokens_total"]
+        assert not any(row.estimated for row in rows)
+        assert {row.team for row in rows} == {"demo", "system"}
+        assert inferd.key not in inferd.log
+
+
+async def leave_in_every_phase(inferd: Served) -> None:
+    """Before the first token, mid-stream, and from an answer that does not stream."""
+    for stream, events in ((True, 0), (True, 5), (False, 0)):
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(ask_for_much(inferd, stream=stream, events=events))
+            if not events:
+                await until(inferd, lambda status: status["pools"][0]["workers"][0]["inflight"])
+                task.cancel()
+        async with asyncio.timeout(1.0):
+            await until(inferd, lambda status: not status["requests_in_flight"])
+
+
+async def ask_for_much(inferd: Served, *, stream: bool, events: int) -> None:
+    """Ask for 2,000 tokens, and leave after so many events."""
+    url = f"{inferd.base_url}/chat/completions"
+    headers = {"Authorization": f"Bearer {inferd.key}"}
+    body = {"model": MODEL, "messages": HELLO, "max_tokens": 2_000, "ignore_eos": True}
+    async with inferd.http.post(url, json={**body, "stream": stream}, headers=headers) as answer:
+        if not events:
+            await answer.read()
+        for _ in range(events):
+            assert await answer.content.readline()
+        answer.close()
+
+
+async def until(inferd: Served, holds: Callable[[dict[str, Any]], object]) -> None:
+    while not holds(await inferd.status()):  # noqa: ASYNC110 - the server's state is no event here
+        await asyncio.sleep(0.02)
+
+
+async def read_and_kill(stream: openai.AsyncStream[ChatCompletionChunk], engine: int) -> None:
+    """Read to the end; after five events the engine is gone."""
+    seen = 0
+    async for _ in stream:
+        seen += 1
+        if seen == 5:
+            os.kill(engine, signal.SIGKILL)
+
+
+async def test_a_killed_worker_is_told_replaced_and_a_terminated_server_finishes(
+    tmp_path: Path,
+) -> None:
+    async with served(tmp_path) as inferd, client_of(inferd) as client:
+        worker = await inferd.worker()
+        engine = worker["pid"]
+        stream = await client.chat.completions.create(
+            model=MODEL,
+            messages=HELLO,
+            max_tokens=2_000,
+            stream=True,
+            extra_body={"ignore_eos": True},
+        )
+        with pytest.raises(openai.APIError) as caught:
+            await read_and_kill(stream, engine)
+        assert caught.value.body is not None
+        assert caught.value.code == "worker_unavailable"
+
+        replaced = await inferd.until_ready()
+        assert replaced["pid"] != engine
+        assert session_of(engine) == []
+        again = await client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=4)
+        assert again.choices[0].message.content
+
+        last = await client.chat.completions.create(
+            model=MODEL,
+            messages=HELLO,
+            max_tokens=300,
+            stream=True,
+            extra_body={"ignore_eos": True},
+        )
+        finish = None
+        told = False
+        async for chunk in last:
+            if not told:
+                told = True
+                inferd.signal(signal.SIGTERM)
+            finish = chunk.choices[0].finish_reason if chunk.choices else finish
+        assert finish == "length"
+        assert await inferd.ended() == 0
+        assert session_of(replaced["pid"]) == []
+        outcomes = [row.outcome for row in inferd.rows() if row.team == "demo"]
+        assert outcomes == ["failed", "completed", "completed"]
+
+
+async def test_no_second_server_and_no_taken_port(tmp_path: Path) -> None:
+    async with served(tmp_path) as inferd:
+        code, _, err = await command(tmp_path, "serve")
+        assert code == 1
+        assert "is in use by inferd serve" in err
+        other = tmp_path / "other"
+        other.mkdir()
+        text = (tmp_path / "inferd.toml").read_text()
+        (other / "inferd.toml").write_text(text)
+        code, _, err = await command(other, "serve")
+        assert code == 1
+        assert f"{inferd.public} is taken by another process" in err

@@ -1,0 +1,194 @@
+"""Workers that someone else runs: used while they answer, never started nor killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import aiohttp.web
+import pytest
+
+from inferd.errors import WorkerUnreachable
+from inferd.workers import attached
+from inferd.workers.spec import AttachedSpec
+from inferd.workers.states import WorkerState
+from tests.fakes.engines import EngineProcess, free_port, launch_fake
+from tests.process.test_worker_life import CHAT, LONG
+from tests.process.worker_rig import Rig, read_on, running
+
+pytestmark = pytest.mark.real_time(timeout_s=60)
+
+S = WorkerState
+ID = "chat-1-a1"
+
+
+@pytest.fixture(autouse=True)
+def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attached, "PROBE_LOOK_S", 0.1)
+    monkeypatch.setattr(attached, "PROBE_S_MAX", 0.5)
+
+
+@contextmanager
+def engine(folder: Path, *flags: str, api_key: str | None = None) -> Iterator[EngineProcess]:
+    """Someone else's engine, which is gone afterwards."""
+    process = launch_fake(folder, *flags, model="chat", api_key=api_key)
+    try:
+        yield process
+    finally:
+        process.end()
+
+
+@asynccontextmanager
+async def attached_to(
+    tmp_path: Path, url: str, *, model: str = "chat", api_key: str | None = None
+) -> AsyncIterator[Rig]:
+    async with running(tmp_path) as rig:
+        rig.supervisor.apply([rig.pool(None, AttachedSpec(model, url, api_key, 7))])
+        yield rig
+
+
+async def test_up_down_up(tmp_path: Path) -> None:
+    port = str(free_port())
+    async with attached_to(tmp_path, f"http://127.0.0.1:{port}") as rig:
+        await rig.diary.entered(S.LOADING, worker_id=ID)
+        worker = rig.supervisor.workers[ID]
+        with engine(tmp_path, "--port", port):
+            await rig.diary.entered(S.READY, worker_id=ID)
+            assert worker.client.speaks_sglang
+            assert worker.inflight_max == 7
+            assert (worker.pid, worker.port, worker.output_path) == (None, None, None)
+        await rig.diary.entered(S.FAILED, worker_id=ID)
+        assert worker.reason == "The worker does not accept connections."
+        assert f"waiting for http://127.0.0.1:{port}: " in worker.progress
+        with engine(tmp_path, "--port", port):
+            await rig.diary.entered(S.READY, worker_id=ID, times=2)
+            assert rig.supervisor.workers[ID] is worker
+    assert rig.diary.states(ID) == [
+        *("loading", "ready", "failed"),
+        *("loading", "ready", "draining", "stopped"),
+    ]
+    assert rig.diary.warm_ups == []
+
+
+async def test_it_is_let_go_but_lives_on(tmp_path: Path) -> None:
+    with engine(tmp_path) as process:
+        async with attached_to(tmp_path, process.base_url) as rig:
+            await rig.diary.entered(S.READY, worker_id=ID)
+        assert process.ready()
+
+
+async def test_who_waits_for_one_that_is_lost_is_told(tmp_path: Path) -> None:
+    with engine(tmp_path, "--speed", "1") as process:
+        async with attached_to(tmp_path, process.base_url) as rig:
+            await rig.diary.entered(S.READY, worker_id=ID)
+            async with rig.supervisor.workers[ID].client.exchange(CHAT, LONG) as exchange:
+                assert await exchange.head() == 200
+                process.end()
+                with pytest.raises(WorkerUnreachable):
+                    await read_on(exchange)
+            await rig.diary.entered(S.FAILED, worker_id=ID)
+
+
+async def test_one_that_drains_takes_nothing_new_but_finishes(tmp_path: Path) -> None:
+    with engine(tmp_path, "--speed", "1") as process:
+        async with attached_to(tmp_path, process.base_url) as rig:
+            await rig.diary.entered(S.READY, worker_id=ID)
+            worker = rig.supervisor.workers[ID]
+            async with worker.client.exchange(CHAT, LONG) as exchange:
+                assert await exchange.head() == 200
+                os.kill(process.pid, signal.SIGTERM)
+                await rig.diary.entered(S.FAILED, worker_id=ID)
+                assert worker.reason == "it is not ready (GET /ready gave 503)"
+                assert await exchange.read()
+
+
+async def test_a_busy_one_may_miss_a_probe_but_not_three(tmp_path: Path) -> None:
+    with engine(tmp_path) as process:
+        async with attached_to(tmp_path, process.base_url) as rig:
+            await rig.diary.entered(S.READY, worker_id=ID)
+            os.kill(process.pid, signal.SIGSTOP)
+            await asyncio.sleep(0.8)  # one or two probes of 0.5 s
+            assert rig.supervisor.workers[ID].state is S.READY
+            os.kill(process.pid, signal.SIGCONT)
+            await asyncio.sleep(0.5)
+            os.kill(process.pid, signal.SIGSTOP)
+            await rig.diary.entered(S.FAILED, worker_id=ID)
+            os.kill(process.pid, signal.SIGCONT)
+            await rig.diary.entered(S.READY, worker_id=ID, times=2)
+
+
+async def test_the_key_is_sent_and_a_wrong_one_is_told(tmp_path: Path) -> None:
+    with engine(tmp_path, api_key="right") as process:
+        async with attached_to(tmp_path / "1", process.base_url, api_key="right") as rig:
+            await rig.diary.entered(S.READY, worker_id=ID)
+        async with attached_to(tmp_path / "2", process.base_url, api_key="wrong") as rig:
+            await rig.diary.entered(S.FAILED, worker_id=ID)
+            assert rig.diary.reasons(ID) == [
+                "it refuses the key (401): correct the variable of `key_env`"
+            ]
+
+
+async def test_another_model_is_told_and_never_used(tmp_path: Path) -> None:
+    with engine(tmp_path) as process:
+        async with attached_to(tmp_path, process.base_url, model="code") as rig:
+            await rig.diary.entered(S.FAILED, worker_id=ID)
+            assert rig.diary.reasons(ID) == [
+                "it serves chat, not code: correct `url`, or set `model`"
+            ]
+            await asyncio.sleep(0.5)
+            assert S.READY not in rig.diary.states(ID)
+
+
+@asynccontextmanager
+async def plain_server(answers: dict[str, object]) -> AsyncIterator[str]:
+    """A server that knows nothing of SGLang: GET path -> JSON, all else 404."""
+
+    async def answer(http: aiohttp.web.Request) -> aiohttp.web.Response:
+        if http.path not in answers:
+            return aiohttp.web.json_response({"error": "unknown"}, status=404)
+        return aiohttp.web.json_response(answers[http.path])
+
+    app = aiohttp.web.Application()
+    app.router.add_get("/{path:.*}", answer)
+    runner = aiohttp.web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = aiohttp.web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_plain_server_is_used_without_what_it_lacks(tmp_path: Path) -> None:
+    answers: dict[str, object] = {"/v1/models": {"object": "list", "data": [{"id": "chat"}]}}
+    async with plain_server(answers) as url, attached_to(tmp_path, url) as rig:
+        await rig.diary.entered(S.READY, worker_id=ID)
+        worker = rig.supervisor.workers[ID]
+        assert not worker.client.speaks_sglang
+        await asyncio.sleep(1.2)
+        assert worker.loads is None
+        assert str(rig.sample("inferd_kv_utilization", worker=ID)) == "nan"
+        del answers["/v1/models"]
+        await rig.diary.entered(S.FAILED, worker_id=ID)
+        assert worker.reason == "GET /v1/models gave 404"
+
+
+@pytest.mark.parametrize("body", [[], {"data": None}, {"data": [1]}, "text"])
+async def test_a_server_of_another_kind_is_told(tmp_path: Path, body: object) -> None:
+    async with plain_server({"/v1/models": body}) as url, attached_to(tmp_path, url) as rig:
+        await rig.diary.entered(S.FAILED, worker_id=ID)
+        assert rig.diary.reasons(ID) == ["GET /v1/models gave no list of models: correct `url`"]
+
+
+async def test_a_changed_address_is_taken_at_once(tmp_path: Path) -> None:
+    answers: dict[str, object] = {"/v1/models": {"data": [{"id": "chat"}]}}
+    async with plain_server(answers) as url, attached_to(tmp_path, "http://127.0.0.1:9") as rig:
+        await rig.diary.entered(S.LOADING, worker_id=ID)
+        rig.supervisor.apply([rig.pool(None, AttachedSpec("chat", url, None, 7))])
+        await rig.diary.entered(S.READY, worker_id=ID)
+        assert rig.supervisor.workers[ID].client.url == url
