@@ -23,6 +23,7 @@ from inferd.api.access import Access
 from inferd.api.admin import AdminApi
 from inferd.api.admin_auth import load_or_create_admin_key
 from inferd.api.chat import ChatCompletions
+from inferd.api.http_protocol import ConnectionLimits
 from inferd.api.key_admin import KeyAdmin
 from inferd.api.listener import Listener
 from inferd.api.models import Models
@@ -33,7 +34,7 @@ from inferd.api.routes import admin_app, public_app
 from inferd.clock import monotonic, utc_now_us
 from inferd.config.address import Address, parse_address
 from inferd.config.load import LoadedConfig, load_config
-from inferd.config.reload import Change, diff, needing_restart
+from inferd.config.reload import Change, TeamRemoved, diff, needing_restart
 from inferd.config.schema import Config, Targets
 from inferd.dispatch import Dispatch
 from inferd.errors import ConfigError, ProvisionError, ShuttingDown
@@ -86,6 +87,8 @@ class App:
         self.stopping = False
         self._spectator = spectator
         self._stop = asyncio.Event()
+        self._grace: asyncio.Timeout | None = None
+        """While running requests may finish."""
         self._rng = random.Random()
         self.metrics = Metrics(CollectorRegistry())
 
@@ -138,12 +141,17 @@ class App:
         self.access.update(config.teams)
         self.buckets.update(config.teams, monotonic())
         self.keys.set_teams(team.name for team in config.teams)
+        for change in changes:
+            if isinstance(change, TeamRemoved):
+                self.metrics.forget_team(change.team.name)
         self.supervisor.apply(pools_from_config(loaded))
         self.metrics.config_reloads["applied"].inc()
         log.info("reload applied", extra={"changes": [type(change).__name__ for change in changes]})
         return changes
 
     def _read_again(self) -> tuple[LoadedConfig, list[Change]]:
+        if self.stopping:
+            raise ConfigError(["inferd is stopping: the file counts from its next start on"])
         loaded = load_config(self.loaded.path)
         changes = diff(self.config, loaded.config)
         refused = [str(change) for change in needing_restart(changes)]
@@ -217,7 +225,8 @@ class App:
         public = public_app(chat, models, probes, count)
         admin_api = AdminApi(KeyAdmin(self.keys, lambda: self.config))
         admin = admin_app(admin_api, NodeApi(NodeAdmin(self)), probes, admin_key, count)
-        connections_max = self.config.server.connections_max
+        server = self.config.server
+        limits = ConnectionLimits(server.connections_max, server.body_timeout_s, server.stall_s)
         self._take_signals()
         try:
             async with asyncio.TaskGroup() as services:
@@ -225,8 +234,8 @@ class App:
                 writer = start("database writer", self.db.run())
                 lag = start("loop lag meter", self._measure_lag())
                 workers = start("worker supervisor", self.supervisor.run())
-                teams = start("public server", self._public.run(public, connections_max))
-                admins = start("admin server", self._admin.run(admin, connections_max))
+                teams = start("public server", self._public.run(public, limits))
+                admins = start("admin server", self._admin.run(admin, limits))
                 if self._spectator is not None:
                     self._spectator.listening(self._public.address, self._admin.address)
                 _freeze()
@@ -261,16 +270,18 @@ class App:
         self._public.stop()
         grace_s = self.config.server.shutdown_grace_s
         try:
-            async with asyncio.timeout(grace_s):
-                await self.dispatch.drained()
+            # The server's end, not dispatch's: a request may still be on its way to there.
+            async with asyncio.timeout(grace_s) as self._grace:
+                await asyncio.wait([public])
         except TimeoutError:
-            log.warning("the grace of %g s is over", grace_s)
             self._cut_requests()
+        finally:
+            self._grace = None
         await _ended(public, self._public)
 
     def _cut_requests(self) -> None:
         left = self.dispatch.in_flight
-        log.warning("%d requests end with an error", left, extra={"in_flight": left})
+        log.warning("the grace is over: %d requests end with an error", left)
         self.dispatch.close(ShuttingDown("inferd is shutting down.", retry_after_s=10))
 
     def _take_signals(self) -> None:
@@ -287,7 +298,8 @@ class App:
     def stop(self) -> None:
         """What SIGTERM and SIGINT do: the first call drains, the second waits no longer."""
         if self.stopping:
-            self._cut_requests()
+            if self._grace is not None:
+                self._grace.reschedule(monotonic())
             return
         self.stopping = True
         log.info("stopping", extra={"in_flight": self.dispatch.in_flight})
@@ -320,6 +332,8 @@ class App:
         for team in self.buckets.snapshot(monotonic()):
             if team.tokens is not None:
                 self.metrics.team[team.team].bucket_balance_tokens.set(team.tokens.balance)
+            elif team.team in self.metrics.team:  # its limit was taken away
+                self.metrics.forget_team(team.team)
         return self.metrics.exposition()
 
 

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from inferd.upstream.wire import Exchange
     from inferd.workers.client import WorkerClient
 
-ATTEMPTS_MAX = 2
+WORKERS_LOST_MAX = 1
+"""A request that has lost more workers than this is not placed again."""
 ENGINE_PRIORITY = {Priority.INTERACTIVE: 0, Priority.BATCH: -100}
 """Higher first; the engine preempts when the difference exceeds its threshold of 10."""
 
@@ -52,7 +53,7 @@ class Answer(Protocol):
 
     def client_left(self) -> None: ...
 
-    def bill(self, prompt_tokens_estimated: int) -> Usage: ...
+    def bill(self) -> Usage: ...
 
 
 class Sink(Protocol):
@@ -81,8 +82,6 @@ class Dispatch:
         self._clients = clients
         self._weight_of = weight_of
         self._in_flight = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._closing = False
 
     @property
@@ -119,6 +118,7 @@ class Dispatch:
                 fitted = _fitted(request, error)
                 if fitted is None:
                     raise
+                settlement.refused()
                 request = fitted
             except NoWorker:
                 if lost is not None:
@@ -129,7 +129,7 @@ class Dispatch:
                     if isinstance(error, WorkerFailedMidStream | ShuttingDown):
                         raise
                     raise WorkerFailedMidStream(error.message) from error
-                if not error.retryable or settlement.attempts >= ATTEMPTS_MAX:
+                if not error.retryable or len(settlement.workers_failed) >= WORKERS_LOST_MAX:
                     raise
                 lost = error
                 settlement.worker_failed()
@@ -168,10 +168,6 @@ class Dispatch:
         if last := answer.end():
             await sink.send(last)
 
-    async def drained(self) -> None:
-        """Until no request is in flight."""
-        await self._idle.wait()
-
     def close(self, error: ShuttingDown) -> None:
         """The grace is over: everything in flight ends with `error`, and so does what comes."""
         self._closing = True
@@ -191,13 +187,10 @@ class Dispatch:
     @contextmanager
     def _counted(self) -> Iterator[None]:
         self._in_flight += 1
-        self._idle.clear()
         try:
             yield
         finally:
             self._in_flight -= 1
-            if not self._in_flight:
-                self._idle.set()
 
 
 def _fitted(request: InferenceRequest, error: ContextLengthExceeded) -> InferenceRequest | None:

@@ -7,8 +7,9 @@ InferdError
     BodyTimeout 408, Conflict 409
   AuthError               401 MissingKey, InvalidKey; 403 ModelNotAllowed
   LimitError              429 RateLimited, QueueFull, WaitTooLong
-  UpstreamError           NoWorker 503, WorkerUnreachable 502, WorkerRejected 400, WorkerFull 429,
-                          WorkerFailedMidStream 502, WorkerTimeout 504, ShuttingDown 503
+  UpstreamError           NoWorker 503, WorkerUnreachable 502, InvalidAnswer 502,
+                          WorkerRejected 400, WorkerFull 429, WorkerFailedMidStream 502,
+                          WorkerTimeout 504, ShuttingDown 503
   DeadlineExceeded        504
   InternalError           500
   ConfigError, StartError, StorageError, ProvisionError   an operator's errors, never a client's
@@ -194,6 +195,12 @@ class NoWorker(UpstreamError):
 
 class WorkerUnreachable(UpstreamError):
     """Lost before it answered: the request may go to another worker."""
+
+    retryable = True
+
+
+class InvalidAnswer(UpstreamError):
+    """It answered with something that is no answer: another worker may know better."""
 
     retryable = True
 

@@ -74,6 +74,8 @@ class Fleet:
                 scheduler.target_down(worker.id)
         if after in (WorkerState.STOPPED, WorkerState.FAILED):
             self._forget_if_empty(worker.pool)
+        if after is WorkerState.STOPPED:  # removed, or followed by another life that says so
+            del self.workers[worker.id]
         if self.watch is not None:
             self.watch(worker, before, after)
 
@@ -131,11 +133,6 @@ class Fleet:
         if states & STARTING:
             return "loading"
         return "draining" if WorkerState.DRAINING in states else "unavailable"
-
-    def forget(self, worker_id: str) -> None:
-        """A worker was removed and has ended."""
-        self.workers.pop(worker_id, None)
-        self.clients.pop(worker_id, None)
 
     def refresh_metrics(self) -> None:
         """Set the gauges that are cheaper to read than to keep."""

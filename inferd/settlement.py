@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, Self
 
 from inferd.clock import monotonic, utc_now_us
-from inferd.errors import InferdError
+from inferd.errors import DeadlineExceeded, InferdError
 from inferd.inference import InferenceRequest, Outcome, Usage
 from inferd.metrics import Metrics
 from inferd.storage.usage import UsageRow
@@ -31,7 +31,7 @@ SHORT_PROMPT_TOKENS = 4_096
 class Bill(Protocol):
     """Whatever read an answer and can say what it cost."""
 
-    def bill(self, prompt_tokens_estimated: int) -> Usage: ...
+    def bill(self) -> Usage: ...
 
 
 class Ledger:
@@ -68,6 +68,7 @@ class Settlement:
         "_arrived",
         "_arrived_us",
         "_first_output",
+        "_free",
         "_last_output",
         "_lease",
         "_ledger",
@@ -96,7 +97,8 @@ class Settlement:
         self._last_output: float | None = None
         self._left: float | None = None
         self._usage = Usage()
-        self._postponed = False
+        self._free = False
+        self._postponed = 0
         self.attempts = 0
         self.workers_failed: frozenset[str] = frozenset()
         self.outcome = Outcome.COMPLETED
@@ -138,6 +140,11 @@ class Settlement:
         self.response_id = response_id
         self._placed = monotonic()
 
+    def refused(self) -> None:
+        """The engine refused the last attempt: its team's turn is given back."""
+        if self._lease is not None:
+            self._lease.correct(0)
+
     def worker_failed(self) -> None:
         """The last attempt's worker is not asked again for this request."""
         if self._lease is not None:
@@ -151,17 +158,22 @@ class Settlement:
 
     def bill(self, answer: Bill) -> None:
         """The answer has ended: keep what it cost."""
-        self._usage = answer.bill(self._request.prompt_tokens_estimated)
+        self._usage = answer.bill()
 
     def postpone(self, answer: Bill) -> Callable[[], None]:
-        """The bill comes later: the returned function is to be called once, when it is there."""
-        self._postponed = True
+        """The bill comes later: the returned function is to be called once, when it is there.
+
+        An attempt that was followed by another one is not billed: nobody got anything of it.
+        """
+        self._postponed += 1
+        attempt = self.attempts
 
         def close() -> None:
-            assert self._postponed, "a postponed settlement closes once"
-            self._postponed = False
-            self.bill(answer)
-            if self._left is not None:
+            assert self._postponed, "each postponed bill closes once"
+            self._postponed -= 1
+            if attempt == self.attempts:
+                self.bill(answer)
+            if self._left is not None and not self._postponed:
                 self._close()
 
         return close
@@ -170,12 +182,18 @@ class Settlement:
         if isinstance(error, InferdError):
             self.outcome = Outcome.FAILED if self.attempts else Outcome.REFUSED
             self.error_code = error.code
+            # A deadline is the client's own limit; else nobody pays for what nobody has seen.
+            self._free = self._first_output is None and not isinstance(error, DeadlineExceeded)
+        elif isinstance(error, Exception):
+            self.outcome = Outcome.FAILED  # our own mistake, which has no code
         else:
             self.outcome = Outcome.CLIENT_LEFT
 
     def _close(self) -> None:
         ledger = self._ledger
         ledger.open_count -= 1
+        if self._free:
+            self._usage = Usage()
         if self._lease is not None:
             self._lease.correct(self._usage.total_tokens)
         if self._reservation is not None:

@@ -13,7 +13,7 @@ from inferd.api.request_record import RequestRecord, record_of
 from inferd.api.schema import ParsedChat, parse_chat
 from inferd.api.whole_answer import WholeAnswer
 from inferd.clock import monotonic, utc_now_us
-from inferd.errors import InferdError, InternalError
+from inferd.errors import InferdError
 from inferd.inference import Endpoint, InferenceRequest, ModelLimits, Outcome, Priority
 
 if TYPE_CHECKING:
@@ -130,28 +130,21 @@ class ChatCompletions:
         receive: Receive,
         send: Send,
     ) -> None:
-        stream = EventStream(
-            scope,
-            send,
-            request,
-            stall_s=self._server.stall_s,
-        )
-        try:
-            async with while_client_waits(receive, stream):
+        stream = EventStream(scope, send, stall_s=self._server.stall_s)
+        async with while_client_waits(receive, stream):
+            try:
                 await self._dispatch.run(request, stream)
-        except InferdError as error:
-            if not stream.started:
-                raise
-            record.error, record.outcome = error, Outcome.FAILED
-            await stream.fail(error, record.request_id)
-        except Exception:
-            if not stream.started:
-                raise
-            _log.exception("Unexpected error inside a stream; the client got an error event.")
-            record.outcome = Outcome.FAILED
-            await stream.fail(InternalError("unexpected"), record.request_id)
-        else:
-            await stream.end()
+            except Exception as error:
+                if not stream.started:
+                    raise
+                record.outcome = Outcome.FAILED
+                if isinstance(error, InferdError):
+                    record.error = error
+                else:
+                    _log.exception("Unexpected error inside a stream; the client is told of one.")
+                await stream.fail(error, record.request_id)
+            else:
+                await stream.end()
 
 
 def _output_tokens_max(parsed: ParsedChat, limits: ModelLimits, prompt_tokens: int) -> int:

@@ -27,7 +27,7 @@ class Ticker(Protocol):
         """Loop time of the next `tick`."""
 
     async def tick(self) -> None:
-        """Raises ClientGoneError to end the request."""
+        """Called then; must return soon."""
 
 
 @asynccontextmanager
@@ -38,7 +38,7 @@ async def while_client_waits(receive: Receive, ticker: Ticker | None = None) -> 
     its type.
 
     Raises:
-        ClientGoneError: the client closed its connection, or `ticker` cut it off.
+        ClientGoneError: the connection was closed, by the client or by `ticker`.
     """
     try:
         async with asyncio.TaskGroup() as group:

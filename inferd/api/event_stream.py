@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from inferd.api.disconnect import ClientGoneError
 from inferd.api.error_body import render_event
 from inferd.clock import monotonic
 from inferd.upstream.relay import ChatRelay
@@ -18,7 +17,6 @@ from inferd.upstream.relay import ChatRelay
 if TYPE_CHECKING:
     from starlette.types import Scope, Send
 
-    from inferd.errors import InferdError
     from inferd.inference import InferenceRequest
 
 FIRST_EVENT_S_MAX: Final = 5.0
@@ -35,14 +33,16 @@ class EventStream:
     """A sink for `dispatch`, and the ticker of its request's watcher."""
 
     __slots__ = (
+        "_accepted",
+        "_accepted_at",
         "_arrived",
-        "_blocked_since",
         "_last_sent",
+        "_looked",
         "_relay",
-        "_request",
         "_send",
         "_stall_s",
         "_transport",
+        "_written",
         "content_sent",
         "started",
     )
@@ -51,18 +51,16 @@ class EventStream:
         self,
         scope: Scope,
         send: Send,
-        request: InferenceRequest,
         *,
         stall_s: float,
     ) -> None:
         self._send = send
-        self._request = request
         self._stall_s = stall_s
         self._transport: asyncio.Transport | None = scope.get("inferd.transport")
         self._relay: ChatRelay | None = None
-        self._arrived = monotonic()
-        self._last_sent = self._arrived
-        self._blocked_since: float | None = None
+        self._arrived = self._last_sent = self._looked = self._accepted_at = monotonic()
+        self._written = 0
+        self._accepted = 0
         self.started = False
         self.content_sent = False
 
@@ -78,49 +76,42 @@ class EventStream:
         """The stream is complete: its last event has been sent."""
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def fail(self, error: InferdError, request_id: str) -> None:
+    async def fail(self, error: Exception, request_id: str) -> None:
         """Tell the error in the stream, with the usage so far; no `[DONE]` follows."""
-        usage = self._relay.bill(self._request.prompt_tokens_estimated) if self._relay else None
+        usage = self._relay.bill() if self._relay else None
         event = render_event(error, usage, request_id)
         await self._send({"type": "http.response.body", "body": event, "more_body": False})
 
     def next_tick(self) -> float:
-        if self._blocked_since is not None:
-            return self._blocked_since + self._stall_s
-        if not self.started:
-            return self._arrived + FIRST_EVENT_S_MAX
-        return self._last_sent + min(KEEP_ALIVE_S, self._stall_s)
+        look = self._looked + self._stall_s / 2
+        comment = self._comment_due()
+        return min(look, comment) if comment > self._looked else look
 
     async def tick(self) -> None:
         """Write a comment if nothing was sent for long, or cut off a client that does not read.
 
-        Raises:
-            ClientGoneError: the client has accepted nothing for `stall_s` seconds.
+        The cut is a lost connection: whoever watches it ends the request.
         """
-        now = monotonic()
-        if self._blocked_since is None and self._unread():
-            self._blocked_since = self._last_sent  # written, but still in our buffer
-        if self._blocked_since is None:
-            if not self.started or now - self._last_sent >= KEEP_ALIVE_S:
-                await self._write(KEEP_ALIVE)
-        elif now - self._blocked_since >= self._stall_s:
-            if self._unread():
-                assert self._transport is not None
-                self._transport.abort()
-                raise ClientGoneError
-            self._blocked_since = None
+        now = self._looked = monotonic()
+        unread = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        accepted = self._written - unread
+        if not unread or accepted > self._accepted:
+            self._accepted, self._accepted_at = accepted, now
+        elif now - self._accepted_at >= self._stall_s and self._transport is not None:
+            self._transport.abort()
+            return
+        if not unread and now >= self._comment_due():
+            await self._write(KEEP_ALIVE)
 
-    def _unread(self) -> bool:
-        """Bytes are waiting for the client to read."""
-        return self._transport is not None and self._transport.get_write_buffer_size() > 0
+    def _comment_due(self) -> float:
+        if self.started:
+            return self._last_sent + KEEP_ALIVE_S
+        return self._arrived + FIRST_EVENT_S_MAX
 
     async def _write(self, data: bytes) -> None:
-        self._blocked_since = self._last_sent = monotonic()
-        try:
-            if not self.started:
-                self.started = True
-                start = {"type": "http.response.start", "status": 200, "headers": HEADERS}
-                await self._send(start)
-            await self._send({"type": "http.response.body", "body": data, "more_body": True})
-        finally:
-            self._blocked_since = None
+        self._last_sent = monotonic()
+        if not self.started:
+            self.started = True
+            await self._send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+        self._written += len(data)  # in the transport's buffer before the send has to wait
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})

@@ -14,11 +14,14 @@ from collections.abc import Iterator
 import uvicorn
 from starlette.types import ASGIApp
 
-from inferd.api.http_protocol import protocol_class
+from inferd.api.http_protocol import ConnectionLimits, InferdProtocol, protocol_class
 from inferd.config.address import Address
 from inferd.errors import StartError
 
 BACKLOG = 2_048
+UNSENT_BYTES_MAX = 65_536
+"""What the kernel takes beyond what a client's own kernel has room for. Without a bound it would
+hold megabytes for a client that does not read, and hide from us for long that it does not."""
 KEEP_ALIVE_S = 75
 """Longer than the idle time that clients' pools assume, so that it is they who close."""
 
@@ -44,11 +47,11 @@ class Listener:
         self.address = Address(address.host, self._socket.getsockname()[1])
         """Where it listens; the port is the real one, also if any free one was asked for."""
 
-    async def run(self, app: ASGIApp, connections_max: int) -> None:
+    async def run(self, app: ASGIApp, limits: ConnectionLimits) -> None:
         """Serve `app` until `stop`, then until every connection has ended."""
         config = uvicorn.Config(
             app,
-            http=protocol_class(connections_max),
+            http=protocol_class(limits),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -66,9 +69,11 @@ class Listener:
             self._server.should_exit = True
 
     def force(self) -> None:
-        """Do not wait for open connections any longer."""
+        """Cut the connections that are still open: what they wait for ends as if they had left."""
         if self._server is not None:
-            self._server.force_exit = True
+            for connection in list(self._server.server_state.connections):
+                assert isinstance(connection, InferdProtocol), "made by `protocol_class`"
+                connection.transport.abort()
 
     def close(self) -> None:
         self._socket.close()
@@ -79,6 +84,8 @@ def _bind(address: Address, field: str) -> socket.socket:
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Connections inherit it.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES_MAX)
         listening.bind((address.host, address.port))
         listening.listen(BACKLOG)
     except OSError as error:

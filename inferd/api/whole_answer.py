@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from inferd.errors import UpstreamError
+from inferd.errors import InvalidAnswer, UpstreamError
 from inferd.inference import InferenceRequest, Usage
 from inferd.upstream.answer import chat_answer, usage_of
 from inferd.upstream.wire import ANSWER_BYTES_MAX
@@ -58,9 +58,8 @@ class Collector:
         answer, self.usage = chat_answer(self._decode(), self._request, self._attempt_id)
         return orjson.dumps(answer)
 
-    def bill(self, prompt_tokens_estimated: int) -> Usage:
+    def bill(self) -> Usage:
         """The engine's usage, of an aborted answer too; zero without: nothing was delivered."""
-        del prompt_tokens_estimated
         if self.usage is None:
             try:
                 counts = self._decode().get("usage")
@@ -75,9 +74,9 @@ class Collector:
         try:
             value = orjson.loads(b"".join(self._parts))
         except orjson.JSONDecodeError as error:
-            raise UpstreamError("The worker's answer is not JSON.") from error
+            raise InvalidAnswer("The worker's answer is not JSON.") from error
         if not isinstance(value, dict):
-            raise UpstreamError("The worker's answer is not a JSON object.")
+            raise InvalidAnswer("The worker's answer is not a JSON object.")
         return value
 
 

@@ -17,9 +17,10 @@ import aiohttp
 import orjson
 
 from inferd.api.admin_auth import KEY_FILE, read_admin_key
-from inferd.api.key_admin import Answer
 from inferd.config.address import parse_address
 from inferd.errors import InferdError
+
+Answer = dict[str, Any]
 
 CONNECT_S = 2.0
 ANSWER_S = 30.0

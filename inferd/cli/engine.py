@@ -53,7 +53,6 @@ def install(
     interrupted one is continued by running it again.
     """
     from inferd.cli.engine_progress import watch
-    from inferd.errors import ProvisionError
     from inferd.provision.demo_model import DEMO
     from inferd.provision.environment import EngineEnvironment
     from inferd.provision.install import InstallRequest
@@ -65,12 +64,8 @@ def install(
         torch_index=torch_index,
         model=None if no_model else DEMO,
     )
-    try:
-        with watch() as progress:
-            report = install_engine(EngineEnvironment(directory), request, progress)
-    except ProvisionError as error:
-        typer.echo(f"inferd: {error.message}", err=True)
-        raise typer.Exit(1) from None
+    with watch() as progress:
+        report = install_engine(EngineEnvironment(directory), request, progress)
     typer.echo(json.dumps(_document(report)) if as_json else _told(report))
 
 
@@ -117,9 +112,11 @@ def manifest(
 
     try:
         written = write_manifest(folder)
-    except (ProvisionError, OSError) as error:
-        typer.echo(f"inferd: {error}", err=True)
-        raise typer.Exit(1) from None
+    except OSError as error:
+        place = error.filename or folder
+        raise ProvisionError(
+            f"{place}: {error.strerror or error}. Correct that and run it again"
+        ) from error
     if as_json:
         document = {"file": str(folder / MANIFEST), "checksum": written.checksum}
         typer.echo(json.dumps(document))

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from inferd.cli.admin_client import AdminClient, connect
-from inferd.config.load import load_config
-from inferd.config.schema import Server
 from inferd.errors import ConfigError, StartError
 from inferd.storage.lock import Holder, running_server
 
@@ -66,6 +64,8 @@ def find_server(config: Path) -> ServerPlace:
         place = _place(config, {})
         if config.exists() and place.holder() is not None:
             return place  # its file was broken after it had started
+        from inferd.config.load import load_config
+
         load_config(config)  # which says what is wrong
         raise ConfigError([f"{config}: cannot be read"]) from None
     return _place(config, table if isinstance(table, dict) else {})
@@ -74,7 +74,11 @@ def find_server(config: Path) -> ServerPlace:
 def _place(config: Path, table: dict[str, Any]) -> ServerPlace:
     def text(key: str) -> str:
         value = table.get(key)
-        return value if isinstance(value, str) else str(Server.model_fields[key].default)
+        if isinstance(value, str):
+            return value
+        from inferd.config.schema import Server
+
+        return str(Server.model_fields[key].default)
 
     return ServerPlace(
         config=config,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.spinner import Spinner
-from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
@@ -75,20 +74,22 @@ class Terminal:
             self._live.stop()
             self._live = None
 
-    def _table(self, workers: list[Starting]) -> Table:
-        table = Table.grid(padding=(0, 1))
-        for _ in range(4):
-            table.add_column(no_wrap=True)
-        table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
-        for worker in workers:
-            table.add_row(
-                self._spinner,
-                Text(worker.worker, "bold"),
-                Text(worker.state, "cyan"),
-                Text(f"{worker.elapsed_s:.0f} s", justify="right"),
-                Text(worker.progress, "dim"),
+    def _table(self, workers: list[Starting]) -> Group:
+        """A line a worker, cut at the terminal's edge; what comes first is always seen."""
+        frame = self._spinner.render(self._console.get_time())
+        width = max(len(worker.worker) for worker in workers)
+        return Group(
+            *(
+                Text.assemble(
+                    *(cast("Text", frame), " ", (worker.worker.ljust(width), "bold"), " "),
+                    *((worker.state, "cyan"), f" {worker.elapsed_s:.0f} s "),
+                    (worker.progress, "dim"),
+                    no_wrap=True,
+                    overflow="ellipsis",
+                )
+                for worker in workers
             )
-        return table
+        )
 
 
 class TerminalConsole(Console):

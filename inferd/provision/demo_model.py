@@ -22,8 +22,6 @@ from inferd.provision.model_folder import MANIFEST, Manifest
 from inferd.provision.programs import Program
 from inferd.provision.recipes import FOLDER, Device, Pin
 
-CONVERTER: Final = Path(__file__).parent / "convert_gguf.py"
-
 
 @dataclass(frozen=True)
 class DemoModel:
@@ -37,6 +35,7 @@ class DemoModel:
     """The manifest that a right conversion has."""
     generation: Mapping[str, float]
     """Sampling that its makers recommend; the engine's default where a request says nothing."""
+    converter: Path = Path(__file__).parent / "convert_gguf.py"
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -141,7 +140,7 @@ class Workshop:
             name="model-conversion",
             arguments=[
                 python,
-                str(CONVERTER),
+                str(self.model.converter),
                 "--generation",
                 generation,
                 str(source),

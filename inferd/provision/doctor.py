@@ -161,6 +161,13 @@ def _device(device: Device, here: Machine) -> Iterator[Finding]:
                 "the engine is the CPU one, and a GPU is here",
                 "run `inferd engine install --cuda` to use it",
             )
+        if shutil.which("lscpu") is None:
+            yield Finding(
+                "lscpu",
+                Level.PROBLEM,
+                "the engine asks lscpu for the CPU's layout when it starts, and it is not on PATH",
+                "install it (on Debian: `apt-get install util-linux`)",
+            )
         return
     if not here.gpus:
         yield Finding(

@@ -1,6 +1,7 @@
 """What an engine can do, by what it computes on. Facts, not probes.
 
-The CPU's were each requested of SGLang 0.5.23 and seen; the GPU's are what SGLang declares.
+Those of the CPU that say yes or no were requested of SGLang 0.5.23 and seen; the others are what
+it declares.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _ON_CPU: Final = (
     Feature("LoRA adapters", Works.ON_REQUEST, _UNPINNED),
     Feature("prefill and decode on separate workers", Works.NO, "its transfer is not installed"),
     Feature("speculative decoding", Works.NO, "its kernels exist for GPUs only"),
-    Feature("tensor parallel", Works.NO, "one worker, one process"),
+    Feature("tensor parallel", Works.UNVERIFIED, "processes on the same cores gain nothing"),
 )
 _ON_CUDA: Final = tuple(
     Feature(name, Works.UNVERIFIED)

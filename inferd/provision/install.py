@@ -250,6 +250,7 @@ class _Install:
         programs: dict[Step, list[Program]] = {}
         if workshop is not None:
             workshop.unpack()
+            self._progress.detail(Step.MODEL, "converting to safetensors")
             programs[Step.MODEL] = [workshop.convert(self._device)]
         answer = self._temporary / "answer.json"
         prove = Step.PROOF not in steps.state.steps

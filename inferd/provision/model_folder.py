@@ -55,16 +55,16 @@ def parse(text: str) -> Manifest:
     """The manifest in `text`; ValueError when it is not one."""
     try:
         document: dict[str, Any] = json.loads(text)
-        if document["format"] != _FORMAT:
-            raise ValueError(f"format {document['format']}, not {_FORMAT}")
-        return Manifest(
-            tuple(
-                File(name, int(entry["bytes"]), str(entry["sha256"]))
-                for name, entry in document["files"].items()
-            )
+        version = document["format"]
+        files = tuple(
+            File(name, int(entry["bytes"]), str(entry["sha256"]))
+            for name, entry in document["files"].items()
         )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError("not a manifest") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"not a manifest: {error}") from error
+    if version != _FORMAT:
+        raise ValueError(f"not a manifest of format {_FORMAT}, but {version}")
+    return Manifest(files)
 
 
 def measure(folder: Path) -> Manifest:
@@ -121,8 +121,8 @@ def missing_parts(folder: Path) -> Iterator[str]:
 def _weight_files(folder: Path) -> list[str]:
     index = folder / _INDEX
     if index.exists() and _is_json_object(index):
-        document = json.loads(index.read_text(encoding="utf-8"))
-        return sorted(set(document.get("weight_map", {}).values()))
+        parts = json.loads(index.read_text(encoding="utf-8")).get("weight_map")
+        return sorted({str(part) for part in parts.values()}) if isinstance(parts, dict) else []
     return sorted(path.name for path in folder.glob("*.safetensors"))
 
 

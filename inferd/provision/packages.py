@@ -76,59 +76,84 @@ def inspect(site_packages: Path, pins: Iterable[Pin], *, every_file: bool) -> In
     faults: list[Fault] = []
     sound_bytes = 0
     for pin in pins:
-        reason, size = _fault(pin, installed.get(pin.name, []), every_file=every_file)
-        if reason is None:
-            versions[pin.name] = installed[pin.name][0].version
-            sound_bytes += size
+        try:
+            found = _only(pin, installed.get(pin.name, []))
+            rows = _rows(found.info)
+            if every_file:
+                sound_bytes += _whole(site_packages, rows, installed)
+        except _Unsound as unsound:
+            faults.append(Fault(pin, str(unsound)))
         else:
-            faults.append(Fault(pin, reason))
+            versions[pin.name] = found.version
     return Inspection(versions, tuple(faults), sound_bytes)
 
 
-def _fault(pin: Pin, found: list[Distribution], *, every_file: bool) -> tuple[str | None, int]:
+class _Unsound(Exception):
+    """Why a package is not as it should be."""
+
+
+def _only(pin: Pin, found: list[Distribution]) -> Distribution:
     if not found:
-        return "not installed", 0
+        raise _Unsound("not installed")
     if len(found) > 1:
-        return f"{len(found)} versions at once: {_versions(found)}", 0
+        versions = ", ".join(distribution.version for distribution in found)
+        raise _Unsound(f"{len(found)} versions at once: {versions}")
     if not pin.allows(found[0].version):
-        return f"version {found[0].version} instead of {pin.version}", 0
+        raise _Unsound(f"version {found[0].version} instead of {pin.version}")
+    return found[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A file in pip's list of a package's; digest and size are empty for the list itself."""
+
+    path: str
+    digest: str
+    size: int | None
+
+
+def _rows(info: Path) -> list[_Row]:
     try:
-        rows = list(_rows(found[0].info))
-        return (None, 0) if not every_file else _files_fault(found[0].info.parent, rows)
+        with (info / "RECORD").open(newline="", encoding="utf-8") as file:
+            rows = [
+                _Row(path, digest, int(size) if size else None)
+                for path, digest, size in csv.reader(file)
+            ]
     except (OSError, ValueError):
-        return "its list of files is missing or unreadable", 0
+        rows = []
+    # pip writes the list last, and itself last into it.
+    if not any(row.path == f"{info.name}/RECORD" for row in rows):
+        raise _Unsound("its list of files is missing or unreadable")
+    return rows
 
 
-def _versions(found: Iterable[Distribution]) -> str:
-    return ", ".join(distribution.version for distribution in found)
-
-
-def _files_fault(
-    site_packages: Path, rows: list[tuple[str, str, int | None]]
-) -> tuple[str | None, int]:
+def _whole(
+    site_packages: Path, rows: Iterable[_Row], installed: dict[str, list[Distribution]]
+) -> int:
+    """The size of all of `rows` together; _Unsound names one that is missing or cut."""
     total = 0
     root = f"{site_packages}/"
-    for path, _digest, size in rows:
+    for row in rows:
         try:
-            actual = os.stat(root + path).st_size  # noqa: PTH116 - of 40,000 files
+            actual = os.stat(root + row.path).st_size  # noqa: PTH116 - of 40,000 files
         except OSError:
-            return f"{path} is missing", 0
-        if size is not None and actual != size:
-            return f"{path} has {actual:,} bytes instead of {size:,}", 0
+            raise _Unsound(f"{row.path} is missing") from None
         total += actual
-    return None, total
+        if row.size is None or actual == row.size:
+            continue
+        if all(actual != other.size for other in _claims(row.path, installed)):
+            raise _Unsound(f"{row.path} has {actual:,} bytes instead of {row.size:,}")
+    return total
 
 
-def _rows(info: Path) -> Iterator[tuple[str, str, int | None]]:
-    """Path, digest and size of each file; ValueError when the list is cut short or empty."""
-    seen_self = False
-    with (info / "RECORD").open(newline="", encoding="utf-8") as file:
-        for row in csv.reader(file):
-            path, digest, size = row
-            seen_self = seen_self or path == f"{info.name}/RECORD"
-            yield path, digest, int(size) if size else None
-    if not seen_self:
-        raise ValueError(f"{info}/RECORD does not list itself")
+def _claims(path: str, installed: dict[str, list[Distribution]]) -> Iterator[_Row]:
+    """What every package's list says of `path`: some bring the same file, and the last one wins."""
+    for found in installed.values():
+        for distribution in found:
+            try:
+                yield from (row for row in _rows(distribution.info) if row.path == path)
+            except _Unsound:
+                continue
 
 
 def altered_files(site_packages: Path, pins: Iterable[Pin]) -> Iterator[str]:
@@ -136,19 +161,32 @@ def altered_files(site_packages: Path, pins: Iterable[Pin]) -> Iterator[str]:
     installed = distributions(site_packages)
     for pin in pins:
         for distribution in installed.get(pin.name, []):
-            for path, digest, _size in _rows(distribution.info):
-                if digest and not _same(site_packages / path, digest):
-                    yield f"{pin.name}: {path} has other contents than it was installed with"
+            try:
+                rows = _rows(distribution.info)
+            except _Unsound as unsound:
+                yield f"{pin.name}: {unsound}"
+                continue
+            for row in rows:
+                if not _same(site_packages / row.path, [row]) and not _same(
+                    site_packages / row.path, _claims(row.path, installed)
+                ):
+                    yield f"{pin.name}: {row.path} has other contents than it was installed with"
 
 
-def _same(path: Path, recorded: str) -> bool:
-    algorithm, _, expected = recorded.partition("=")
-    try:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, algorithm).digest()
-    except OSError:
-        return False
-    return base64.urlsafe_b64encode(digest).decode().rstrip("=") == expected
+def _same(path: Path, claims: Iterable[_Row]) -> bool:
+    """Whether a file has the contents that one of `claims` has."""
+    for row in claims:
+        algorithm, _, expected = row.digest.partition("=")
+        if not algorithm:
+            return True
+        try:
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, algorithm).digest()
+        except OSError:
+            return False
+        if base64.urlsafe_b64encode(digest).decode().rstrip("=") == expected:
+            return True
+    return False
 
 
 def clear_way(site_packages: Path, faults: Iterable[Fault]) -> None:

@@ -115,8 +115,11 @@ def is_noise(line: str) -> bool:
     return line.startswith(("Progress ", "WARNING: Location "))
 
 
-def activity(line: str) -> str | None:
-    """What pip does now, in a few words; None when `line` does not tell."""
+def activity(line: str, before: str = "") -> str | None:
+    """What pip does now, in a few words; None when `line` does not tell.
+
+    `before` is what it did until now: a count of bytes belongs to the package named there.
+    """
     if match := re.match(r"(?:Collecting|Processing) (?:\S*/)?([A-Za-z0-9._-]+)", line):
         return _package(match[1])
     if match := re.match(r"\s*(?:Downloading|Using cached) (?:\S*/)?([^\s]+)(?: \((.+)\))?", line):
@@ -124,7 +127,8 @@ def activity(line: str) -> str | None:
         return _package(match[1]) + size
     if match := re.match(r"Progress (\d+) of (\d+)", line):
         done, total = int(match[1]), int(match[2])
-        return f"{done / 1e6:,.0f} of {total / 1e6:,.0f} MB" if total else None
+        package = before.partition(" ")[0]
+        return f"{package} {done / 1e6:,.0f} of {total / 1e6:,.0f} MB".strip() if total else None
     if line.startswith("Installing collected packages:"):
         count = line.count(",") + 1
         return f"unpacking {count} package{'s' if count > 1 else ''}"

@@ -91,7 +91,7 @@ RECIPES: Final = {
         device=Device.CUDA,
         file=FOLDER / "cuda.txt",
         pythons=((3, 12), (3, 11)),
-        disk_bytes=15_000_000_000,
+        disk_bytes=11_000_000_000,
         closed=False,
     ),
 }

@@ -63,8 +63,10 @@ class Steps:
             self.progress.detail(step, " · ".join(activities[step].values()))
 
         def on_line(program: Program, line: str) -> None:
-            if (activity := pip.activity(line)) is not None:
-                activities[step_of[program.name]][program.name] = activity
+            now = activities[step_of[program.name]]
+            activity = pip.activity(line, now.get(program.name, ""))
+            if activity is not None:
+                now[program.name] = activity
                 tell(program)
 
         def on_end(program: Program) -> None:

@@ -6,26 +6,67 @@ that OpenAI clients rely on (`refusal`, `annotations`, usage details) come.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
-from inferd.errors import UpstreamError, WorkerFailedMidStream
+from inferd.errors import InvalidAnswer, WorkerFailedMidStream
 from inferd.inference import InferenceRequest, Usage
 
 FINISH_REASONS: Final = frozenset({"stop", "length", "tool_calls", "content_filter"})
+TOKENS_MAX: Final = 1_000_000_000_000
+"""No answer has so many tokens: a larger count is none."""
 
 
 def usage_of(counts: dict[str, Any]) -> Usage:
-    """The engine's usage object as ours; absent or null counts are 0."""
-    prompt_details = counts.get("prompt_tokens_details") or {}
-    completion_details = counts.get("completion_tokens_details") or {}
+    """The engine's usage object as ours; counts that are absent, null or no counts are 0.
+
+    A part is never more than what it is a part of.
+    """
+    prompt, completion = _count(counts, "prompt_tokens"), _count(counts, "completion_tokens")
+    cached = _count(counts.get("prompt_tokens_details"), "cached_tokens")
+    reasoning = _count(counts.get("completion_tokens_details"), "reasoning_tokens")
+    reasoning = reasoning or _count(counts, "reasoning_tokens")
     return Usage(
-        prompt_tokens=counts.get("prompt_tokens") or 0,
-        cached_tokens=prompt_details.get("cached_tokens") or 0,
-        completion_tokens=counts.get("completion_tokens") or 0,
-        reasoning_tokens=completion_details.get("reasoning_tokens")
-        or counts.get("reasoning_tokens")
-        or 0,
+        prompt_tokens=prompt,
+        cached_tokens=min(cached, prompt),
+        completion_tokens=completion,
+        reasoning_tokens=min(reasoning, completion),
     )
+
+
+def _count(counts: object, name: str) -> int:
+    value = counts.get(name) if isinstance(counts, dict) else None
+    return value if type(value) is int and 0 <= value <= TOKENS_MAX else 0
+
+
+def choices_of(engine: dict[str, Any], part: str, choices: int) -> list[dict[str, Any]]:
+    """The choices of an answer or event, each with its `part` (`message`, `delta`) an object.
+
+    Raises:
+        InvalidAnswer: something in there has another type, or an index that was not asked for.
+    """
+    found = engine.get("choices") or []
+    if not isinstance(found, list):
+        raise _misshapen()
+    for choice in found:
+        if not isinstance(choice, dict):
+            raise _misshapen()
+        content = choice.get(part) or {}
+        index = choice.get("index", 0)
+        if not isinstance(content, dict) or type(index) is not int or not 0 <= index < choices:
+            raise _misshapen()
+        calls = content.get("tool_calls") or []
+        if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+            raise _misshapen()
+        choice[part] = content
+        choice["index"] = index
+    return found
+
+
+def _misshapen() -> InvalidAnswer:
+    return InvalidAnswer("The worker's answer is not in the form of a chat completion.")
 
 
 def usage_body(usage: Usage) -> dict[str, Any]:
@@ -61,12 +102,12 @@ def chat_answer(
     """A whole chat completion, normalised, and its usage.
 
     Raises:
-        UpstreamError: no choices in it, or a choice that the engine aborted.
+        InvalidAnswer: no choices in it. WorkerFailedMidStream: one that the engine aborted.
     """
-    choices = engine.get("choices")
-    if not isinstance(choices, list) or not choices:
-        raise UpstreamError("The worker's answer holds no choices.")
-    usage = usage_of(engine.get("usage") or {})
+    choices = choices_of(engine, "message", request.choices)
+    if not choices:
+        raise InvalidAnswer("The worker's answer holds no choices.")
+    usage = _usage(engine, request, choices)
     body = {
         "id": response_id,
         "object": "chat.completion",
@@ -82,8 +123,35 @@ def chat_answer(
     return body, usage
 
 
+def _usage(
+    engine: dict[str, Any], request: InferenceRequest, choices: list[dict[str, Any]]
+) -> Usage:
+    """What the engine counted, or where it did not: estimated from bytes, as its prompt was."""
+    counts = engine.get("usage")
+    told = usage_of(counts if isinstance(counts, dict) else {})
+    texts = [text for choice in choices for text in _texts(choice["message"])]
+    if told.prompt_tokens and (told.completion_tokens or not texts):
+        return told
+    bytes_per_token = max(1, request.prompt_bytes) / max(1, request.prompt_tokens_estimated)
+    text_bytes = sum(len(text.encode("utf-8", "replace")) for text in texts)
+    return replace(
+        told,
+        prompt_tokens=told.prompt_tokens or request.prompt_tokens_estimated,
+        completion_tokens=told.completion_tokens or math.ceil(text_bytes / bytes_per_token),
+        estimated=True,
+    )
+
+
+def _texts(message: dict[str, Any]) -> Iterator[str]:
+    functions = [call.get("function") for call in message.get("tool_calls") or ()]
+    calls = [call.get("arguments") for call in functions if isinstance(call, dict)]
+    for text in (message.get("content"), message.get("reasoning_content"), *calls):
+        if isinstance(text, str) and text:
+            yield text
+
+
 def _choice(choice: dict[str, Any], *, one_tool_call: bool) -> dict[str, Any]:
-    message = choice.get("message") or {}
+    message = choice["message"]
     out: dict[str, Any] = {
         "role": "assistant",
         "content": message.get("content"),
@@ -96,7 +164,7 @@ def _choice(choice: dict[str, Any], *, one_tool_call: bool) -> dict[str, Any]:
     if one_tool_call and "tool_calls" in out:
         del out["tool_calls"][1:]
     return {
-        "index": choice.get("index", 0),
+        "index": choice["index"],
         "message": out,
         "logprobs": choice.get("logprobs"),
         "finish_reason": finish_reason_of(choice.get("finish_reason")),

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from inferd.errors import UpstreamError
+from inferd.errors import InvalidAnswer
 
 FRAME_BYTES_MAX: Final = 4_194_304
 """One event; the largest real ones carry logprobs of 20 alternatives and stay under 100 KB."""
@@ -34,7 +34,7 @@ class FrameSplitter:
         """All frames that are whole by now, as one block; empty when there is none.
 
         Raises:
-            UpstreamError: an event longer than `FRAME_BYTES_MAX`.
+            InvalidAnswer: an event longer than `FRAME_BYTES_MAX`.
         """
         if self._tail:
             data = self._tail + data
@@ -47,7 +47,7 @@ class FrameSplitter:
         if cut < len(END):
             cut = 0
         if len(data) - cut > FRAME_BYTES_MAX:
-            raise UpstreamError("The worker sent an event that does not end.")
+            raise InvalidAnswer("The worker sent an event that does not end.")
         self._tail = data[cut:]
         return data[:cut]
 
@@ -69,14 +69,14 @@ def decode(payload: bytes) -> dict[str, Any]:
     """The JSON object of an event.
 
     Raises:
-        UpstreamError: the worker sent something else; what it sent is not repeated.
+        InvalidAnswer: the worker sent something else; what it sent is not repeated.
     """
     try:
         value = orjson.loads(payload)
     except orjson.JSONDecodeError as error:
-        raise UpstreamError("The worker sent an event that is not JSON.") from error
+        raise InvalidAnswer("The worker sent an event that is not JSON.") from error
     if not isinstance(value, dict):
-        raise UpstreamError("The worker sent an event that is not a JSON object.")
+        raise InvalidAnswer("The worker sent an event that is not a JSON object.")
     return value
 
 

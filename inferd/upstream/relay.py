@@ -7,11 +7,12 @@ and told once, in the last chunk, if the client asked for it. After `[DONE]` not
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from inferd.errors import WorkerUnreachable
+from inferd.errors import InferdError, InvalidAnswer, WorkerUnreachable
 from inferd.inference import Usage
-from inferd.upstream.answer import finish_reason_of, usage_body, usage_of
+from inferd.upstream.answer import choices_of, finish_reason_of, usage_body, usage_of
 from inferd.upstream.engine_error import from_event
 from inferd.upstream.frames import END, FrameSplitter, decode, encode, frames_of, payload_of
 
@@ -27,6 +28,7 @@ _ANY_USAGE: Final = b'"usage":'
 _ERROR: Final = b'"error":'
 _DONE: Final = b"[DONE]"
 _COMPACT: Final = b'"choices":[{"index":'
+_OBJECT_END: Final = b"}\n\n"
 _USAGE_NULL: Final = b',"usage":null}\n\n'
 
 
@@ -43,6 +45,7 @@ class ChatRelay:
         "_one_tool_call",
         "_opened",
         "_pass_through",
+        "_prompt_tokens_estimated",
         "_response_id",
         "_splitter",
         "done",
@@ -56,6 +59,7 @@ class ChatRelay:
         self._one_tool_call = request.one_tool_call
         self._include_usage = request.include_usage
         self._choices = request.choices
+        self._prompt_tokens_estimated = request.prompt_tokens_estimated
         self._splitter = FrameSplitter()
         self._opened = False
         self._left = False
@@ -70,7 +74,7 @@ class ChatRelay:
         """What the client gets for these bytes; may be empty.
 
         Raises:
-            UpstreamError: an error inside the stream, or bytes that are no event stream of ours.
+            InferdError: an error inside the stream, or bytes that are no event stream of ours.
         """
         block = self._splitter.feed(data)
         if not block or self.done:
@@ -78,13 +82,15 @@ class ChatRelay:
         if self._pass_through and not (
             _FINISH in block or _USAGE in block or _ERROR in block or _DONE in block
         ):
-            if not self._include_usage:
-                self.events += block.count(END)
-                return block
-            if _ANY_USAGE not in block:
-                self.events += block.count(END)
-                return block.replace(b"}\n\n", _USAGE_NULL)
-        return b"".join([self._frame(frame) for frame in frames_of(block)])
+            count = block.count(END)
+            if block.count(_COMPACT) == count == block.count(_OBJECT_END):  # else: not an event
+                if not self._include_usage:
+                    self.events += count
+                    return block
+                if _ANY_USAGE not in block:
+                    self.events += count
+                    return block.replace(_OBJECT_END, _USAGE_NULL)
+        return self._frames(frames_of(block))
 
     def client_left(self) -> None:
         """Nobody reads any more and the engine was told to abort: only the usage matters now."""
@@ -102,26 +108,48 @@ class ChatRelay:
             raise WorkerUnreachable("The worker ended its stream before the answer was complete.")
         return self._close()
 
-    def bill(self, prompt_tokens_estimated: int) -> Usage:
+    def bill(self) -> Usage:
         """The engine's own usage, or what was relayed, marked as estimated.
 
         An attempt that failed before its first event costs nothing.
         """
-        usage = self.usage
-        if usage is None and not self._opened:
+        told = self.usage
+        if told is None and not self._opened:
             return Usage(estimated=self._left)
-        if (
-            usage is not None
-            and usage.prompt_tokens
-            and (usage.completion_tokens or not self.events)
+        if told is not None and (
+            not self.events or (told.prompt_tokens and told.completion_tokens)
         ):
-            return usage
+            return told
+        told = told or Usage()
         return Usage(
-            prompt_tokens=usage.prompt_tokens if usage else prompt_tokens_estimated,
-            cached_tokens=usage.cached_tokens if usage else 0,
-            completion_tokens=max(self.events, usage.completion_tokens if usage else 0),
+            prompt_tokens=told.prompt_tokens or self._prompt_tokens_estimated,
+            cached_tokens=told.cached_tokens,
+            completion_tokens=max(self.events, told.completion_tokens),
+            reasoning_tokens=told.reasoning_tokens,
             estimated=True,
         )
+
+    def _frames(self, frames: list[bytes]) -> bytes:
+        out = []
+        for number, frame in enumerate(frames, start=1):
+            try:
+                out.append(self._frame(frame))
+            except InferdError:
+                self._read_usage(frames[number:])
+                raise
+        return b"".join(out)
+
+    def _read_usage(self, frames: list[bytes]) -> None:
+        """What the engine says of the cost, behind the error that it ends with."""
+        for frame in frames:
+            if _USAGE in frame:
+                with suppress(InvalidAnswer):
+                    self._keep_usage(decode(payload_of(frame)))
+
+    def _keep_usage(self, event: dict[str, Any]) -> None:
+        counts = event.get("usage")
+        if isinstance(counts, dict):
+            self.usage = usage_of(counts)
 
     def _frame(self, frame: bytes) -> bytes:
         payload = payload_of(frame)
@@ -136,12 +164,9 @@ class ChatRelay:
         event = decode(payload)
         if event.get("error") is not None:
             raise from_event(event["error"])
-        if isinstance(event.get("usage"), dict):
-            self.usage = usage_of(event["usage"])
-        choices = event.get("choices")
-        if not choices:
-            return b""
-        return self._rewrite(event, choices, compact=_COMPACT in frame)
+        self._keep_usage(event)
+        choices = choices_of(event, "delta", self._choices)
+        return self._rewrite(event, choices, compact=_COMPACT in frame) if choices else b""
 
     def _rewrite(
         self, event: dict[str, Any], choices: list[dict[str, Any]], *, compact: bool
@@ -169,7 +194,7 @@ class ChatRelay:
 
     def _normalise(self, choice: dict[str, Any]) -> bool:
         """Normalise one choice in place; False if nothing is left that the client must get."""
-        delta = choice.setdefault("delta", {})
+        delta = choice["delta"]
         delta.pop("role", None)
         if self._one_tool_call and delta.get("tool_calls"):
             delta["tool_calls"] = [
@@ -192,13 +217,12 @@ class ChatRelay:
         self.done = True
         if not self._include_usage:
             return DONE
-        usage = self.usage or Usage(completion_tokens=self.events, estimated=True)
         chunk = {
             "id": self._response_id,
             "object": "chat.completion.chunk",
             "created": self._created,
             "model": self._model,
             "choices": [],
-            "usage": usage_body(usage),
+            "usage": usage_body(self.bill()),
         }
         return encode(chunk) + DONE

@@ -78,7 +78,8 @@ class Connection(asyncio.Protocol):
 
     @property
     def reusable(self) -> bool:
-        return self.open and self.whole and self.error is None and self._keep_alive
+        clean = self.whole and self.error is None and not self._chunks
+        return self.open and clean and self._keep_alive
 
     def send(self, data: bytes) -> None:
         if self._transport is not None:  # else it was lost already: the reader is told
@@ -192,8 +193,8 @@ class Exchange:
 
     @property
     def whole(self) -> bool:
-        """The answer has been received to its end."""
-        return self._connection.whole
+        """The answer has been received and read to its end."""
+        return self._connection.whole and not self._connection.has_bytes()
 
     @property
     def failed(self) -> bool:
@@ -214,11 +215,19 @@ class Exchange:
                 if not self._reused or self._failed or self._connection.received:
                     raise self._connection.error
                 self._reused = False
-                self._connection = await self._pool.connect()
-                self._connection.used = True
-                self._connection.send(self._request)
-            await self._connection.wait()
+                self._send_again(await self._pool.connect())
+            else:
+                await self._connection.wait()
         return self._connection.status
+
+    def _send_again(self, connection: Connection) -> None:
+        """On a new connection, unless somebody called `fail` while it was made."""
+        if self._failed:
+            connection.close()
+            return
+        self._connection = connection
+        connection.used = True
+        connection.send(self._request)
 
     def header(self, name: bytes) -> bytes | None:
         return self._connection.headers.get(name)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
-from inferd.errors import UpstreamError, WorkerTimeout
+from inferd.errors import InferdError, InvalidAnswer, UpstreamError, WorkerTimeout
 from inferd.upstream.engine_error import from_body
 from inferd.upstream.wire import Exchange, WorkerPool
 
@@ -152,9 +152,9 @@ class WorkerClient:
         try:
             answer = orjson.loads(body)
         except orjson.JSONDecodeError as error:
-            raise UpstreamError("The worker's answer is not JSON.") from error
+            raise InvalidAnswer("The worker's answer is not JSON.") from error
         if not isinstance(answer, dict):
-            raise UpstreamError("The worker's answer is not a JSON object.")
+            raise InvalidAnswer("The worker's answer is not a JSON object.")
         return answer
 
     async def abort(self, attempt_id: str) -> bool:
@@ -192,7 +192,7 @@ class WorkerClient:
                 await left.exchange.head()
                 while not left.reader.done and (data := await left.exchange.read()):
                     left.reader.feed(data)
-        except (TimeoutError, UpstreamError):
+        except (TimeoutError, InferdError):
             return  # no usage came: the bill is what was relayed, marked as estimated
         finally:
             left.exchange.close()

@@ -35,6 +35,18 @@ def is_request_line(line: str) -> bool:
     return _REQUEST_LINE.search(line) is not None
 
 
+# Anchored: in the text of a request, which an engine can be told to log, it means nothing.
+_DEATH: Final = re.compile(r"^\[[0-9 :-]+\] Subprocess \w+ \(pid=\d+\) crashed with exit code")
+
+
+def tells_of_death(line: str) -> bool:
+    """Whether a part of the engine has died, so that it answers nothing from here on.
+
+    It notices within a second but ends only six later; meanwhile whoever asks it would hang.
+    """
+    return _DEATH.search(line) is not None
+
+
 _FAILURES: Final = (
     (
         re.compile(r"CUDA out of memory|OutOfMemoryError|Not enough memory\. Please try"),
@@ -95,6 +107,10 @@ _FAILURES: Final = (
     (
         re.compile(r"invalid device ordinal"),
         "there are fewer GPUs than engine.tensor_parallel asks for: lower it",
+    ),
+    (
+        re.compile(r"Subprocess (\w+) \(pid=\d+\) crashed with exit code"),
+        "its process {0} died: see the lines before that in its output",
     ),
 )
 

@@ -38,7 +38,11 @@ _SECRET: Final = re.compile(
 
 
 class OutputLog:
-    """The file of one worker and its previous part. `run` keeps both below the cap."""
+    """The file of one worker and its previous part, together below the cap while `run` runs.
+
+    An engine that writes faster than half the cap in the time that the loop may be late can pass
+    it for a moment; by as much as it wrote then, no more.
+    """
 
     def __init__(self, path: Path, bytes_max: int) -> None:
         self.path = path
@@ -63,7 +67,7 @@ class OutputLog:
         """Append a line of our own, so that a reader sees where a life begins and ends."""
         try:
             with self.opened() as descriptor:
-                os.write(descriptor, f"[inferd] {text}\n".encode())
+                os.write(descriptor, f"\n[inferd] {text}\n".encode())  # its last line may be open
         except OSError as error:
             log.warning("cannot write to %s: %s", self.path, error)
 

@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import Final
 
 from inferd import clock
-from inferd.errors import InferdError, ProvisionError, ShuttingDown, WorkerUnreachable
+from inferd.errors import (
+    InferdError,
+    ProvisionError,
+    ShuttingDown,
+    UpstreamError,
+    WorkerUnreachable,
+)
 from inferd.workers import engine, engine_output
 from inferd.workers.base import Node, WorkerBase
 from inferd.workers.client import WorkerClient
@@ -96,8 +102,7 @@ class Worker(WorkerBase):
         ending = "stopped with inferd"
         try:
             if await self._weights_are_good():
-                async with self._spawn() as process:
-                    ending = await self._live(process)
+                ending = await self._own(self._spawn())
             else:
                 ending = LET_GO
         except (OSError, ProvisionError) as error:
@@ -148,15 +153,23 @@ class Worker(WorkerBase):
 
     def _engine_ended(self) -> None:
         """At once: whoever waits for this engine's answer must not wait any longer."""
-        self.client.fail_all(WorkerUnreachable("The worker was lost."))
+        self.client.fail_all(_lost())
         self._woken.set()
+
+    async def _own(self, process: EngineProcess) -> str:
+        """As long as there is a process: its output is kept small, and in the end it is gone."""
+        async with asyncio.TaskGroup() as group:
+            output = group.create_task(self._output.run())
+            async with process:
+                ending = await self._live(process)
+            output.cancel()
+        return ending
 
     async def _live(self, process: EngineProcess) -> str:
         """From LOADING until nothing is left to be served; how it ended, unless in FAILED."""
         async with asyncio.TaskGroup() as group:
             services = [
-                group.create_task(service)
-                for service in (self._output.run(), self.client.run(), self._report_loads())
+                group.create_task(service) for service in (self.client.run(), self._report_loads())
             ]
             try:
                 move(self, WorkerState.LOADING)
@@ -167,9 +180,10 @@ class Worker(WorkerBase):
                 if failure is not None:
                     move(self, WorkerState.FAILED, failure)
             finally:
-                self.client.fail_all(ShuttingDown("The worker is being stopped.", retry_after_s=5))
                 if self.state is WorkerState.READY:  # cancelled: nobody may be sent here any more
                     move(self, WorkerState.DRAINING, "stopping with inferd")
+                failed = self.state is WorkerState.FAILED
+                self.client.fail_all(_lost() if failed else _stopping())
                 for service in services:
                     service.cancel()
         return "drained" if self.state is WorkerState.DRAINING else LET_GO
@@ -225,13 +239,16 @@ class Worker(WorkerBase):
         """READY and DRAINING. Why it failed; None when it was asked to end and has nothing left."""
         while not (self.draining or self._ended(process)):
             await self._sleep(OUTPUT_LOOK_S)
-            self._hear()
+            if any(map(engine_output.tells_of_death, self._hear())):
+                return engine_output.explain(self._heard.lines)
         if not self._ended(process):
             await self._finish_leases(lambda: self._ended(process))
         return self._last_words(process) if self._ended(process) else None
 
-    def _hear(self, *, last: bool = False) -> None:
-        self._heard.hear(clock.monotonic(), self._reader.read(last=last))
+    def _hear(self, *, last: bool = False) -> list[str]:
+        lines = self._reader.read(last=last)
+        self._heard.hear(clock.monotonic(), lines)
+        return lines
 
     @staticmethod
     def _ended(process: EngineProcess) -> bool:
@@ -241,3 +258,11 @@ class Worker(WorkerBase):
         self._hear(last=True)
         assert process.exit_status is not None
         return engine_output.explain_exit(process.exit_status, list(self._heard.lines))
+
+
+def _lost() -> UpstreamError:
+    return WorkerUnreachable("The worker was lost.")
+
+
+def _stopping() -> UpstreamError:
+    return ShuttingDown("The worker is being stopped.", retry_after_s=5)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,9 @@ from inferd.app import App
 from inferd.clock import monotonic
 from inferd.config.address import Address
 from inferd.config.load import load_config
+from inferd.config.reload import Change
 from inferd.inference import SYSTEM_TEAM, Priority
+from inferd.routing.scheduler import Scheduler
 from inferd.storage.usage import UsageFilter, UsageRow, rows
 from inferd.workers.base import WorkerBase
 from inferd.workers.states import WorkerState
@@ -116,6 +118,7 @@ class Gateway:
         self.admin_key = read_admin_key(app.loaded.resolve(app.config.server.state_dir))
         self.secrets.add(self.admin_key)
         self.engines: list[RunningEngine] = []
+        self.sections: dict[str, Any] = {}
 
     @property
     def base_url(self) -> str:
@@ -189,7 +192,8 @@ class Gateway:
             "requests": app.dispatch.in_flight,
             "settlements": app.ledger.open_count,
         }
-        for pool, scheduler in app.fleet.schedulers.items():
+        for scheduler in self.schedulers:
+            pool = scheduler.pool
             held[f"leases of {pool}"] = scheduler.leases_open
             held[f"slots of {pool}"] = scheduler.inflight
             held[f"waiting for {pool}"] = sum(map(scheduler.depth, Priority))
@@ -198,9 +202,24 @@ class Gateway:
             held[f"requests of {team.team}"] = team.outstanding_requests
         return {name: count for name, count in held.items() if count}
 
-    def write_config(self, text: str) -> None:
+    def write_config(self, workers: list[Section], **sections: Any) -> None:
         """Replace inferd.toml; nothing happens before a reload."""
-        self.app.loaded.path.write_text(text)
+        self.app.loaded.path.write_text(config_text(workers, **{**self.sections, **sections}))
+
+    def reload(self, workers: list[Section], **sections: Any) -> list[Change]:
+        """Replace inferd.toml and do what SIGHUP does."""
+        self.write_config(workers, **sections)
+        return self.app.reload()
+
+    async def until_ready(self, workers: int) -> None:
+        """Until so many workers take requests."""
+        async with asyncio.timeout(START_S_MAX):
+            while sum(len(one.ready_targets) for one in self.schedulers) != workers:
+                await asyncio.sleep(POLL_S)
+
+    @property
+    def schedulers(self) -> Iterable[Scheduler]:
+        return self.app.fleet.schedulers.values()
 
 
 class _Watching:
@@ -258,7 +277,7 @@ async def gateway(
             public, admin = await watching.listens
             await watching.enough.wait()
         inferd = Gateway(app, public, admin, http)
-        inferd.engines = engines
+        inferd.engines, inferd.sections = engines, sections
         try:
             assert not watching.failed, watching.failed
             inferd.key = await inferd.new_key()

@@ -83,6 +83,8 @@ class ScriptedExchange:
             self.worker.open.discard(self)
 
     async def _event(self) -> bytes:
+        if self.worker.error_event is not None:
+            return await self._error_event(self.worker.error_event)
         wanted = self.payload["max_tokens"]
         if self._sent == 0:
             self._sent = 1
@@ -98,6 +100,15 @@ class ScriptedExchange:
         reason = "abort" if self.aborted else "length"
         usage = orjson.dumps({**self._head(), "choices": [], "usage": self._usage()})
         return self._chunk({}, reason) + b"data: " + usage + b"\n\ndata: [DONE]\n\n"
+
+    async def _error_event(self, event: bytes) -> bytes:
+        """As SGLang tells an error after its queue: in a stream, whose end comes later."""
+        if self._sent == 0:
+            self._sent = 1
+            return event
+        await self._pause(self.worker.error_ends_s)
+        self.whole = True
+        return b"data: [DONE]\n\n"
 
     async def _body(self) -> bytes:
         wanted = self.payload["max_tokens"]
@@ -169,6 +180,8 @@ class ScriptedWorker:
         self.refuses_connections = False
         self.ignores_aborts = False
         self.refuse_above_tokens: int | None = None
+        self.error_event: bytes | None = None
+        self.error_ends_s = 0.0
 
 
 class _Wire:

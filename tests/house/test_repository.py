@@ -53,7 +53,7 @@ def test_no_file_names_what_is_outside() -> None:
         "files.python" + "hosted.org",
         "../" + "shared/plan.md",
         "cd /" + "work/main",
-        "--index" + "-url x",
+        "--index" + "-url https://x",
     ],
 )
 def test_foreign_words_are_found(line: str) -> None:

@@ -1,4 +1,4 @@
-"""Two fake engines for all of tests/http, and a look at every log record for keys."""
+"""The fake engines that all of tests/http share, and a look at every log record for keys."""
 
 from __future__ import annotations
 
@@ -30,12 +30,25 @@ def paced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
         yield process
 
 
+@pytest.fixture(scope="session")
+def twin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    """Another one like `paced`."""
+    folder = tmp_path_factory.mktemp("twin")
+    with standing(launch_fake(folder, model=MODEL, speed=PACED)) as process:
+        yield process
+
+
+ALARMS = ("inferd.api", "inferd.dispatch", "uvicorn", "asyncio")
+"""Whose errors are faults of ours: no test of what clients and workers do may cause any."""
+
+
 @pytest.fixture(autouse=True)
-def _no_key_in_any_record(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """What is logged holds no key, neither as written nor before the formatter cuts it out."""
+def _records_hold_no_key_and_no_alarm(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Keys are in no record, neither as written nor before the formatter cuts them out."""
     caplog.set_level(logging.DEBUG, "inferd")
     yield
     formatter = JsonFormatter()
-    for record in caplog.records:
+    for record in caplog.get_records("call"):
         told = f"{record.getMessage()} {vars(record)} {formatter.format(record)}"
         assert not any(secret in told for secret in Gateway.secrets), record.name
+        assert record.levelno < logging.ERROR or not record.name.startswith(ALARMS), told

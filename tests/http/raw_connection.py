@@ -16,6 +16,8 @@ from inferd.config.address import Address
 from tests.contract.client import Transcript, transcript
 from tests.fakes.gateway import Gateway
 
+LAZY_BYTES = 4_096
+EAGER_BYTES = 1 << 22
 CHAT_PATH = "/v1/chat/completions"
 
 
@@ -115,10 +117,14 @@ class RawConnection:
         assert not any(secret in told for secret in Gateway.secrets), "an answer holds a key"
         return answer
 
+    async def read(self, count: int) -> bytes:
+        """Whatever has come, at most so much; empty at the end. Raises ConnectionError on a cut."""
+        return await self._reader.read(count)
+
     async def ended(self) -> bool:
         """Wait until the other side closes; whether that came without another byte."""
         try:
-            return await self._reader.read(1) == b""
+            return await self.read(1) == b""
         except ConnectionError:
             return True
 
@@ -135,10 +141,16 @@ class RawConnection:
 
 @asynccontextmanager
 async def raw_connection(
-    address: Address, headers: Mapping[str, str] | None = None, *, limit: int = 1 << 22
+    address: Address, headers: Mapping[str, str] | None = None, *, lazy: bool = False
 ) -> AsyncIterator[RawConnection]:
-    """Connect; every request carries `headers`. `limit`: bytes read ahead of the test."""
-    reader, writer = await asyncio.open_connection(address.host, address.port, limit=limit)
+    """Connect; every request carries `headers`. `lazy`: as little as possible is read ahead."""
+    sock = socket.socket()
+    sock.setblocking(False)
+    if lazy:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, LAZY_BYTES)
+    await asyncio.get_running_loop().sock_connect(sock, (address.host, address.port))
+    limit = LAZY_BYTES if lazy else EAGER_BYTES
+    reader, writer = await asyncio.open_connection(sock=sock, limit=limit)
     connection = RawConnection(reader, writer, str(address))
     connection.headers = dict(headers or {})
     try:
@@ -148,9 +160,9 @@ async def raw_connection(
 
 
 @asynccontextmanager
-async def client_of(inferd: Gateway) -> AsyncIterator[RawConnection]:
+async def client_of(inferd: Gateway, *, lazy: bool = False) -> AsyncIterator[RawConnection]:
     """A connection to the public listener with the team's key."""
-    async with raw_connection(inferd.public, inferd.headers) as connection:
+    async with raw_connection(inferd.public, inferd.headers, lazy=lazy) as connection:
         yield connection
 
 

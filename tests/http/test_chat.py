@@ -190,9 +190,7 @@ async def test_the_sdk_retries_what_may_succeed_and_only_that(
 ) -> None:
     async with gateway(tmp_path, fast) as inferd, inferd.openai(max_retries=2) as client:
         await inferd.engine.fault("error", status=500, times=2)
-        retried = await client.chat.completions.create(
-            model=MODEL, messages=HELLO, max_tokens=3
-        )
+        retried = await client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=3)
         with pytest.raises(openai.BadRequestError):
             await client.chat.completions.create(model=MODEL, messages=HELLO, temperature=3)
         rows = await inferd.rows()

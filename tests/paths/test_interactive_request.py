@@ -241,7 +241,7 @@ async def test_closing_ends_running_and_waiting_requests_with_a_reason() -> None
         )
         await asyncio.sleep(1)
         path.dispatch.close(ShuttingDown("bye"))
-        await path.dispatch.drained()
+        await asyncio.wait([running, waiting])
         late = await error_of(path.dispatch.run(path.request(), CollectedStream()))
     assert isinstance(running.result(), ShuttingDown)
     assert isinstance(waiting.result(), ShuttingDown)
@@ -272,4 +272,75 @@ async def test_a_long_prompt_without_a_limit_gets_what_the_context_has_left() ->
     assert [sent["max_tokens"] for sent in worker.requests] == [10, 7, 10]
     assert isinstance(refused, ContextLengthExceeded)
     assert [row.outcome for row in path.rows] == ["completed", "failed"]
+    path.assert_at_rest()
+
+
+QUEUE_FULL = b'data: {"error": {"message": "The request queue is full.", "code": 503}}\n\n'
+"""How the engine refuses a stream after its head, with status 200."""
+
+
+async def test_the_second_worker_is_billed_when_the_first_refused_in_its_stream() -> None:
+    path = DataPath("w1", "w2")
+    for worker in path.workers.values():
+        worker.error_ends_s = 30
+    path.workers["w1"].error_event = QUEUE_FULL
+    async with path.serving():
+        for _ in range(8):  # whichever of the two comes first
+            await path.dispatch.run(path.request(), CollectedStream())
+    assert {row.attempts for row in path.rows} == {1, 2}
+    assert {(row.worker, row.outcome) for row in path.rows} == {("w2", Outcome.COMPLETED)}
+    assert {(row.prompt_tokens, row.completion_tokens) for row in path.rows} == {
+        (PROMPT_TOKENS, 10)
+    }
+    assert not any(row.estimated for row in path.rows)
+    path.assert_at_rest()
+
+
+async def test_a_request_that_every_worker_refuses_in_its_stream_is_settled_once() -> None:
+    path = DataPath("w1", "w2")
+    for worker in path.workers.values():
+        worker.error_event, worker.error_ends_s = QUEUE_FULL, 30
+    async with path.serving():
+        error = await error_of(path.dispatch.run(path.request(), CollectedStream()))
+    assert isinstance(error, WorkerFull)
+    (row,) = path.rows
+    assert (row.attempts, row.outcome, row.error_code) == (2, Outcome.FAILED, "overloaded")
+    path.assert_at_rest()
+
+
+async def test_what_the_engine_refused_costs_its_team_no_turn() -> None:
+    path = DataPath("w1", slots=1)
+    worker = path.workers["w1"]
+    worker.refuse_above_tokens = 7
+    order: list[str] = []
+
+    async def ask(team: str) -> None:
+        tokens = 5_000 if team == "search" else 7
+        request = path.request(team=team, output_tokens_max=tokens, output_tokens_given=False)
+        await path.dispatch.run(request, CollectedStream())
+        order.append(team)
+
+    async with path.serving() as requests:
+        await ask("search")
+        for team in (*["other"] * 8, "search"):
+            requests.create_task(ask(team))
+    assert order[1:].index("search") <= 4
+    path.assert_at_rest()
+
+
+async def test_a_worker_that_is_lost_after_a_refusal_is_replaced_all_the_same() -> None:
+    path = DataPath("w1", "w2")
+    for worker in path.workers.values():
+        worker.refuse_above_tokens = 7
+    sink = CollectedStream()
+    async with path.serving() as requests:
+        request = path.request(output_tokens_given=False)
+        asking = requests.create_task(path.dispatch.run(request, sink))
+        while sum(len(worker.requests) for worker in path.workers.values()) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        for worker in path.workers.values():
+            worker.client.fail_all(WorkerUnreachable("The worker was lost."))
+        await asking
+    (row,) = path.rows
+    assert (row.outcome, row.attempts, row.completion_tokens) == (Outcome.COMPLETED, 3, 7)
     path.assert_at_rest()

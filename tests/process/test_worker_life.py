@@ -163,6 +163,7 @@ async def test_a_load_that_hangs_fails_with_where_it_hung(tmp_path: Path) -> Non
         await until(lambda: not session_members(pid))
 
 
+@pytest.mark.slow
 async def test_a_load_that_gets_on_may_take_as_long_as_it_wants(tmp_path: Path) -> None:
     async with running(tmp_path) as rig:
         slow = {"kind": "slow_load", "seconds": 7, "progress": True}
@@ -197,6 +198,24 @@ async def test_who_waits_for_an_engine_that_dies_is_told_at_once(tmp_path: Path)
         assert rig.worker.pid != lost.pid
         assert rig.sample("inferd_worker_state", worker=ID, state="failed") == 0
         assert rig.sample("inferd_worker_state", worker=ID, state="ready") == 1
+
+
+async def test_an_engine_that_lost_a_part_is_given_up_before_it_ends(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        rig.supervisor.apply([rig.pool(rig.spec(speed=1.0))])
+        await rig.diary.entered(S.READY)
+        lost = rig.worker
+        with lost.output_path.open("a") as output:
+            output.write("[2026-11-30 23:44:03] Subprocess scheduler_0 (pid=7) crashed with exit")
+            output.write(" code -9. Triggering SIGQUIT for cleanup...\n")
+        async with lost.client.exchange(CHAT, LONG) as exchange:
+            with pytest.raises(WorkerUnreachable):
+                await read_on(exchange)
+        await rig.diary.entered(S.FAILED)
+        assert (
+            lost.reason == "its process scheduler_0 died: see the lines before that in its output"
+        )
+        await rig.diary.entered(S.READY, times=2)
 
 
 async def test_nobody_of_a_life_is_left_when_the_next_begins(tmp_path: Path) -> None:

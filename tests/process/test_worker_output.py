@@ -15,9 +15,9 @@ from tests.process.worker_rig import until
 
 pytestmark = pytest.mark.real_time(timeout_s=30)
 
-CAP = 2_000_000
-LINES = 120_000
-# 12 MB in lines of 100 bytes, at some 5 MB/s: far beyond what an engine says at its chattiest.
+CAP = 6_000_000
+LINES = 160_000
+# 16 MB in lines of 100 bytes, at some 5 MB/s: far beyond what an engine says at its chattiest.
 CHATTY = f"""
 import os, time
 for number in range(0, {LINES}, 500):

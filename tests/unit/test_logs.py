@@ -153,3 +153,17 @@ def test_warnings_are_records_too(lines: Lines) -> None:
     (record,) = lines()
     assert record["logger"] == "py.warnings"
     assert "old" in record["msg"]
+
+
+def test_another_handler_keeps_its_place_when_the_level_changes(tmp_path: Path) -> None:
+    path = tmp_path / "inferd.log"
+    with _logging_restored():
+        logs.configure("info", logging.FileHandler(path))
+        logging.getLogger("x").debug("unseen")
+        logs.set_level("debug")
+        logging.getLogger("x").debug("seen")
+        logging.getLogger("aiosqlite").debug("a library's")
+        handler = logging.getLogger().handlers[0]
+        handler.close()
+    (record,) = [json.loads(line) for line in path.read_text().splitlines()]
+    assert (record["level"], record["msg"]) == ("debug", "seen")

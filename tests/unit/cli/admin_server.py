@@ -15,6 +15,7 @@ from starlette.routing import Router
 
 from inferd.api.admin import AdminApi
 from inferd.api.admin_auth import AdminAuth, load_or_create_admin_key
+from inferd.api.http_protocol import ConnectionLimits
 from inferd.api.key_admin import KeyAdmin
 from inferd.api.listener import Listener
 from inferd.api.middleware import Envelope
@@ -24,6 +25,8 @@ from inferd.quota.keys import KeyIndex
 from inferd.storage.database import Database
 from inferd.storage.lock import SERVE, hold
 from tests.fakes.running_database import running
+
+LIMITS = ConnectionLimits(connections_max=10, head_s_max=10.0, stall_s=30.0)
 
 
 async def main(path: Path) -> None:
@@ -40,7 +43,7 @@ async def main(path: Path) -> None:
         app = Envelope(auth, count=lambda *_: None, operator=True)
         listener = Listener(parse_address(config.server.admin_listen), "[server].admin_listen")
         async with asyncio.TaskGroup() as group:
-            group.create_task(listener.run(app, 10))
+            group.create_task(listener.run(app, LIMITS))
             lock.publish(str(listener.address))
             sys.stdout.write(f"{listener.address.port}\n")
             sys.stdout.flush()

@@ -17,6 +17,8 @@ async def test_a_node_is_shown_for_people_and_for_scripts(tmp_path: Path) -> Non
     folder = Folder(tmp_path)
     async with fake_engine(tmp_path, model="chat") as engine:
         folder.attach(engine.base_url)
+        many = "".join(f'[[teams]]\nname = "team-{n}"\n' for n in range(1_000))
+        folder.config.write_text(folder.config.read_text() + many)
         async with folder.serving() as serving:
             await serving.until("is ready after")
             shown = await folder.run("status")
@@ -33,6 +35,7 @@ async def test_a_node_is_shown_for_people_and_for_scripts(tmp_path: Path) -> Non
             assert status["ready"] is True
             assert status["pools"][0]["workers"][0]["state"] == "ready"
             assert status["teams"][0]["tokens_left"] == 100_000
+            assert len(status["teams"]) == 1_001
 
             listed = await folder.run("workers", "list")
             assert "chat-1-a1" in listed.out

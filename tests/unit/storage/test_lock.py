@@ -134,3 +134,17 @@ async def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="state_dir"):
         async with hold(tmp_path / "file" / "state", SERVE):
             pass
+
+
+async def test_a_running_server_is_seen_without_disturbing_anything(tmp_path: Path) -> None:
+    assert lock.running_server(tmp_path / "none") is None
+    assert not (tmp_path / "none").exists()
+    async with held_elsewhere(tmp_path, SERVE) as server:
+        assert lock.running_server(tmp_path) == Holder(server.pid, SERVE, "127.0.0.1:4711")
+    assert lock.running_server(tmp_path) is None, "a killed one is gone, whatever its record says"
+    async with held_elsewhere(tmp_path, "inferd keys create"):
+        assert lock.running_server(tmp_path) is None
+    async with hold(tmp_path, SERVE):
+        seen = lock.running_server(tmp_path)
+        assert seen is not None
+        assert seen.pid == os.getpid()

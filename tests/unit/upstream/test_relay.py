@@ -117,27 +117,27 @@ def test_every_cut_of_the_bytes_gives_the_client_the_same_bytes(
     out = b"".join(relay.feed(stream[start:end]) for start, end in pairwise(edges))
     whole = ChatRelay(request(include_usage=include_usage), RID)
     assert events(out + relay.end()) == events(whole.feed(WHOLE) + whole.end())
-    assert relay.bill(0) == Usage(40, 39, 8)
+    assert relay.bill() == Usage(40, 39, 8)
 
 
 def test_the_bill_is_the_engines_also_when_the_client_did_not_ask() -> None:
     relay = ChatRelay(request(), RID)
     relay.feed(WHOLE)
-    assert relay.bill(12) == Usage(prompt_tokens=40, cached_tokens=39, completion_tokens=8)
+    assert relay.bill() == Usage(prompt_tokens=40, cached_tokens=39, completion_tokens=8)
 
 
 def test_usage_in_the_same_read_as_done_is_not_lost() -> None:
     relay = ChatRelay(request(), RID)
     relay.feed(HELLO)
     relay.feed(usage_chunk() + DONE)
-    assert relay.bill(12).prompt_tokens == 40
+    assert relay.bill().prompt_tokens == 40
 
 
 @pytest.mark.parametrize("counts", [None, {"prompt_tokens": 0, "completion_tokens": 0}])
 def test_usage_missing_or_zero_is_counted_and_marked_estimated(counts: Any) -> None:
     relay = ChatRelay(request(), RID)
     relay.feed(HELLO + (usage_chunk(counts) if counts else b"") + DONE)
-    bill = relay.bill(12)
+    bill = relay.bill()
     assert bill.estimated
     assert bill.completion_tokens == 2
 
@@ -175,7 +175,7 @@ def test_an_aborted_answer_that_is_read_on_still_yields_the_exact_bill() -> None
     relay.feed(OPENING + chunk({"content": "Hel"}))
     relay.client_left()
     relay.feed(chunk({}, "abort") + usage_chunk() + DONE)
-    assert relay.bill(12) == Usage(40, 39, 8)
+    assert relay.bill() == Usage(40, 39, 8)
 
 
 def test_an_error_inside_a_200_becomes_a_typed_error() -> None:

@@ -4,7 +4,13 @@ import signal
 
 import pytest
 
-from inferd.workers.engine_output import explain, explain_exit, is_request_line, phase_of
+from inferd.workers.engine_output import (
+    explain,
+    explain_exit,
+    is_request_line,
+    phase_of,
+    tells_of_death,
+)
 
 
 @pytest.mark.parametrize(
@@ -94,3 +100,13 @@ def test_a_killed_engine_names_the_signal() -> None:
     assert explain_exit(-signal.SIGSEGV, ["x"]) == (
         "the engine was killed by SIGSEGV; its last words: x"
     )
+
+
+def test_a_dead_child_is_told_by_the_engine_not_by_a_prompt() -> None:
+    line = "[2026-11-30 23:44:03] Subprocess scheduler_0 (pid=20164) crashed with exit code -9. T"
+    assert tells_of_death(line)
+    assert explain([line]) == (
+        "its process scheduler_0 died: see the lines before that in its output"
+    )
+    assert not tells_of_death(f"[2026-11-30 23:44:03] Receive: text='{line}'")
+    assert not tells_of_death("[2026-11-30 23:01:11] SIGTERM received. signum=None")

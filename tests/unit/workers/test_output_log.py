@@ -200,3 +200,19 @@ async def test_a_full_disk_costs_the_lines_not_the_cap(
             await asyncio.sleep(0.05)
         assert size(log) <= CAP
     assert not previous_part(log.path).exists()
+
+
+async def test_last_words_are_followed_before_it_is_over(tmp_path: Path) -> None:
+    log = OutputLog(tmp_path / "output.log", 65_536)
+    log.note("first")
+    looks = 0
+
+    def over() -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            log.note("last")  # by whoever then says that it is over
+        return looks > 2
+
+    seen = [line async for line in follow(log.path, lines=10, follow=True, over=over)]
+    assert seen == ["[inferd] first", "[inferd] last"]

@@ -1,0 +1,340 @@
+"""Workers that fail: what was not begun goes to another one, what was is told, nothing is sent twice."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from inferd.clock import monotonic
+from inferd.inference import Outcome
+from tests.fakes.engines import EngineProcess, launch_fake, standing
+from tests.fakes.gateway import MODEL, POOL, Gateway, attached, gateway
+from tests.http.conftest import PACED
+from tests.http.raw_connection import Answer, ask, chat, client_of, holding
+
+pytestmark = pytest.mark.real_time
+
+FULL = {"code": 503, "message": "The request queue is full.", "type": "SERVICE_UNAVAILABLE"}
+
+
+def assert_told(answer: Answer, code: str = "worker_unavailable") -> dict[str, Any]:
+    """A stream that failed after its start: the error is its last event. Returns the usage."""
+    assert answer.status in {0, 200}
+    assert answer.complete
+    assert b"[DONE]" not in answer.body
+    told = answer.told
+    assert told.error is not None
+    assert told.events[-1] == {"error": told.error}
+    assert set(told.error) >= {"message", "type", "param", "code"}
+    assert (told.error["type"], told.error["code"]) == ("server_error", code)
+    usage = told.error["usage"]
+    assert isinstance(usage, dict)
+    return usage
+
+
+def assert_refused(answer: Answer, status: int, code: str) -> None:
+    """An error before the first event: a real status, and nothing of the engine's own words."""
+    assert (answer.status, answer.error["code"]) == (status, code)
+    assert answer.headers["x-inferd-source"] == "worker"
+    told = answer.error["message"].lower()
+    assert not any(word in told for word in ("cuda", "traceback", ".py", "/opt", "scheduler"))
+
+
+async def asked(inferd: Gateway) -> list[int]:
+    """How many generations each engine has been asked for."""
+    return [
+        (await engine.stats())["counts"].get("POST /v1/chat/completions", 0)
+        for engine in inferd.engines
+    ]
+
+
+async def test_a_worker_killed_in_the_middle_of_streams_is_told_with_what_they_cost(
+    tmp_path: Path,
+) -> None:
+    with standing(launch_fake(tmp_path, model=MODEL, speed=PACED)) as mortal:
+        async with gateway(tmp_path, mortal) as inferd, inferd.openai() as sdk:
+            async with client_of(inferd) as client:
+                client.chat(holding())
+                await client.head()
+                seen = await client.chunks(10)
+                stream = await sdk.chat.completions.create(
+                    model=MODEL, messages=[{"role": "user", "content": "Hi"}], stream=True
+                )
+                read = await anext(aiter(stream))
+                inferd.engine.signal(signal.SIGKILL)
+                with pytest.raises(openai.APIError) as caught:
+                    async for read in stream:
+                        pass
+                answer = await client.rest()
+            usage = assert_told(answer)
+            refused = await ask(inferd, chat())
+            rows = await inferd.rows()
+    assert read.choices
+    assert caught.value.code == "worker_unavailable"
+    assert isinstance(caught.value.body, dict)
+    frames = b"".join(seen).count(b"data: ") + answer.body.count(b"data: ") - 2
+    assert usage["completion_tokens"] == frames
+    assert usage["prompt_tokens"] > 0
+    assert_refused(refused, 502, "worker_unavailable")
+    assert [row.outcome for row in rows] == [Outcome.FAILED] * 3
+    assert [row.estimated for row in rows] == [True, True, False]
+    assert rows[0].completion_tokens == usage["completion_tokens"]
+    assert rows[2].completion_tokens == rows[2].prompt_tokens == 0
+
+
+async def test_those_who_wait_for_a_worker_that_dies_are_served_by_another(
+    tmp_path: Path, fast: EngineProcess
+) -> None:
+    with standing(launch_fake(tmp_path, model=MODEL, speed=PACED)) as mortal:
+        async with gateway(tmp_path, mortal, fast, slots=16) as inferd:
+            dies, _ = inferd.engines
+            await dies.fault("slow_first", seconds=60)
+            async with asyncio.TaskGroup() as clients:
+                answers = [
+                    clients.create_task(ask(inferd, chat(f"{n}", max_tokens=5, stream=n % 2 == 0)))
+                    for n in range(10)
+                ]
+                await dies.until(running=lambda count: count >= 2)
+                killed = monotonic()
+                dies.signal(signal.SIGKILL)
+            assert monotonic() - killed < 2.0
+            rows = await inferd.rows()
+    assert [answer.result().status for answer in answers] == [200] * 10
+    assert {row.worker for row in rows} == {"chat-1-a2"}
+    assert {row.attempts for row in rows} == {1, 2}
+    assert all(row.outcome == Outcome.COMPLETED and not row.estimated for row in rows)
+
+
+async def test_those_who_wait_for_the_only_worker_when_it_dies_hear_it_at_once(
+    tmp_path: Path,
+) -> None:
+    with standing(launch_fake(tmp_path, model=MODEL, speed=PACED)) as mortal:
+        async with gateway(tmp_path, mortal, slots=4) as inferd:
+            await inferd.engine.fault("slow_first", seconds=60)
+            async with asyncio.TaskGroup() as clients:
+                answers = [
+                    clients.create_task(ask(inferd, chat(f"{n}", stream=n % 2 == 0)))
+                    for n in range(10)
+                ]
+                await inferd.engine.until(running=4)
+                killed = monotonic()
+                inferd.engine.signal(signal.SIGKILL)
+            assert monotonic() - killed < 2.0
+            rows = await inferd.rows()
+    assert {answer.result().status for answer in answers} <= {502, 503}
+    assert all(row.outcome in {Outcome.FAILED, Outcome.REFUSED} for row in rows)
+    assert sum(row.prompt_tokens + row.completion_tokens for row in rows) == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters"),
+    [
+        ("reset", {"after": 5}),
+        ("cut", {"after": 5}),
+        ("cut", {"after": 5, "clean": True}),
+        ("error_frame", {"after": 5}),
+        ("error_frame", {"after": 5, **FULL}),
+        ("garbage", {"after": 5}),
+        ("garbage", {"after": 5, "data": "<html>Bad gateway</html>"}),
+    ],
+)
+@pytest.mark.parametrize("include_usage", [True, False])
+async def test_a_stream_that_breaks_is_told_and_never_begun_again(
+    tmp_path: Path,
+    paced: EngineProcess,
+    twin: EngineProcess,
+    kind: str,
+    parameters: Any,
+    include_usage: bool,
+) -> None:
+    options = {"stream_options": {"include_usage": True}} if include_usage else {}
+    async with gateway(tmp_path, paced, twin) as inferd:
+        for engine in inferd.engines:
+            await engine.fault(kind, **parameters)
+        before = await asked(inferd)
+        answer = await ask(inferd, holding(max_tokens=30, **options))
+        usage = assert_told(answer)
+        row = await inferd.row()
+        after = await asked(inferd)
+    assert sum(after) - sum(before) == 1
+    assert usage["completion_tokens"] >= answer.body.count(b'"content":"') - 1
+    assert (row.outcome, row.attempts) == (Outcome.FAILED, 1)
+    assert row.completion_tokens >= 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters", "status", "code"),
+    [
+        ("error", {"status": 500}, 502, "worker_unavailable"),
+        ("error", {"status": 401, "message": "Unauthorized"}, 502, "worker_unavailable"),
+        ("error", {"status": 503, "message": FULL["message"]}, 429, "overloaded"),
+        ("error_frame", FULL, 429, "overloaded"),
+        ("error_frame", {"code": 500}, 502, "worker_unavailable"),
+        ("empty", {}, 502, "worker_unavailable"),
+        ("cut", {}, 502, "worker_unavailable"),
+        ("reset", {}, 502, "worker_unavailable"),
+        ("not_http", {}, 502, "worker_unavailable"),
+        ("garbage", {}, 502, "worker_unavailable"),
+        ("garbage", {"data": "[]"}, 502, "worker_unavailable"),
+        ("garbage", {"data": '{"choices":"x"}'}, 502, "worker_unavailable"),
+        ("garbage", {"data": '{"choices":[7]}'}, 502, "worker_unavailable"),
+        ("garbage", {"data": '{"choices":[{"index":3}]}'}, 502, "worker_unavailable"),
+        ("garbage", {"data": '{"choices":[{"delta":"x"}]}'}, 502, "worker_unavailable"),
+        (
+            "garbage",
+            {"data": '{"choices":[{"delta":{"tool_calls":5}}]}'},
+            502,
+            "worker_unavailable",
+        ),
+    ],
+)
+async def test_a_worker_that_fails_before_its_first_event_is_replaced_or_told_as_a_status(
+    tmp_path: Path,
+    fast: EngineProcess,
+    paced: EngineProcess,
+    kind: str,
+    parameters: Any,
+    status: int,
+    code: str,
+) -> None:
+    async with gateway(tmp_path, fast, paced) as inferd:
+        broken, sound = inferd.engines
+        await broken.fault(kind, **parameters)
+        for number in range(3):
+            answer = await ask(inferd, chat(f"{number}", max_tokens=3, stream=True))
+            assert answer.told.done
+        await sound.fault(kind, **parameters)
+        before = await asked(inferd)
+        answer = await ask(inferd, chat(max_tokens=3, stream=True))
+        after = await asked(inferd)
+        rows = await inferd.rows()
+    assert_refused(answer, status, code)
+    assert ("retry-after" in answer.headers) == (status == 429)
+    assert all(new > old for new, old in zip(after, before, strict=True))
+    assert {row.worker for row in rows[:3]} == {"chat-1-a2"}
+    assert (rows[3].outcome, rows[3].error_code, rows[3].attempts) == (Outcome.FAILED, code, 2)
+    assert rows[3].completion_tokens == 0
+
+
+async def test_a_whole_answer_that_broke_off_is_asked_for_again(
+    tmp_path: Path, fast: EngineProcess
+) -> None:
+    with standing(launch_fake(tmp_path, model=MODEL, speed=PACED)) as mortal:
+        async with gateway(tmp_path, mortal) as inferd:
+            async with asyncio.TaskGroup() as clients:
+                answer = clients.create_task(ask(inferd, holding(stream=False, max_tokens=200)))
+                steps = (await inferd.engine.until(running=1))["steps"]
+                await inferd.engine.until(steps=lambda done: done > steps + 5)
+                inferd.reload(attached(mortal, fast))
+                await inferd.until_ready(2)
+                inferd.engine.signal(signal.SIGKILL)
+            row = await inferd.row()
+    assert answer.result().status == 200
+    assert answer.result().json["usage"]["completion_tokens"] == 200 == row.completion_tokens
+    assert (row.worker, row.attempts) == ("chat-1-a2", 2)
+
+
+async def test_an_error_that_comes_for_a_client_that_has_left_harms_nobody(
+    tmp_path: Path, paced: EngineProcess
+) -> None:
+    async with gateway(tmp_path, paced) as inferd:
+        for kind in ("ignore_abort", "ignore_disconnect"):
+            await inferd.engine.fault(kind)
+        await inferd.engine.fault("error_frame", after=30, code=400, message="logit_bias", times=1)
+        async with client_of(inferd) as client:
+            client.chat(holding())
+            await client.head()
+            await client.chunks(4)
+            client.leave()
+        assert (await inferd.row()).outcome == Outcome.CLIENT_LEFT
+        assert (await ask(inferd, chat(max_tokens=2))).status == 200
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"kind": "crlf"},
+        {"kind": "batch", "frames": 7},
+        {"kind": "batch", "frames": 1_000},
+        {"kind": "dribble", "seconds": 0},
+    ],
+)
+async def test_the_same_text_arrives_however_the_bytes_come(
+    tmp_path: Path, fast: EngineProcess, fault: dict[str, Any]
+) -> None:
+    body = chat(
+        "Some emoji and thai please [tokens 30]",
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    async with gateway(tmp_path, fast) as inferd:
+        plain = await ask(inferd, body)
+        await inferd.engine.fault(**fault)
+        other = await ask(inferd, body)
+        rows = await inferd.rows()
+    assert other.told.done
+    assert other.told.text == plain.told.text
+    assert "\ufffd" not in other.told.text
+    assert len(other.told.events) == len(plain.told.events)
+    assert other.told.usage["completion_tokens"] == plain.told.usage["completion_tokens"]
+    assert rows[0].completion_tokens == rows[1].completion_tokens
+    assert not rows[1].estimated
+
+
+@pytest.mark.parametrize("mode", ["zero", "missing"])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_usage_that_the_engine_does_not_tell_is_estimated_and_the_client_hears_the_same(
+    tmp_path: Path, fast: EngineProcess, mode: str, stream: bool
+) -> None:
+    body = chat(max_tokens=12, stream=stream)
+    if stream:
+        body["stream_options"] = {"include_usage": True}
+    async with gateway(tmp_path, fast) as inferd:
+        await inferd.engine.fault("usage", mode=mode)
+        answer = await ask(inferd, body)
+        row = await inferd.row()
+    usage = answer.told.usage if stream else answer.json["usage"]
+    assert row.outcome == Outcome.COMPLETED
+    assert row.estimated
+    assert row.prompt_tokens > 0
+    assert row.completion_tokens >= (10 if stream else 1)
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (
+        row.prompt_tokens,
+        row.completion_tokens,
+    )
+
+
+async def test_one_frame_of_a_megabyte_passes_and_one_without_end_does_not(
+    tmp_path: Path, fast: EngineProcess
+) -> None:
+    async with gateway(tmp_path, fast) as inferd:
+        await inferd.engine.fault("huge", after=2, bytes=1 << 20, times=1)
+        large = await ask(inferd, chat(max_tokens=4, stream=True))
+        await inferd.engine.fault("huge", after=2, bytes=5 << 20, times=1)
+        endless = await ask(inferd, chat(max_tokens=4, stream=True))
+    assert large.told.done
+    assert max(map(len, large.told.texts)) == 1 << 20
+    assert_told(endless)
+
+
+async def test_a_dead_worker_is_shown_and_one_that_comes_back_is_used_again(
+    tmp_path: Path, fast: EngineProcess
+) -> None:
+    with standing(launch_fake(tmp_path, model=MODEL)) as mortal:
+        async with gateway(tmp_path, mortal, fast) as inferd:
+            inferd.engines[0].signal(signal.SIGKILL)
+            states = inferd.app.fleet.workers
+            async with asyncio.timeout(5):
+                while states["chat-1-a1"].state != "failed":
+                    await asyncio.sleep(0.02)
+            told = await inferd.ask_admin("GET", "/admin/v1/status")
+    (pool,) = told["pools"]
+    dead, alive = pool["workers"]
+    assert (pool["pool"], pool["state"]) == (POOL, "ready")
+    assert (dead["state"], alive["state"]) == ("failed", "ready")
+    assert "does not accept connections" in dead["reason"]
