@@ -7,6 +7,7 @@ with it: a gateway whose supervisor or writer is gone must not go on answering.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import random
@@ -87,6 +88,8 @@ class App:
         self.stopping = False
         self._spectator = spectator
         self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._reload_asked = asyncio.Event()
         self._grace: asyncio.Timeout | None = None
         """While running requests may finish."""
         self._rng = random.Random()
@@ -121,14 +124,16 @@ class App:
             lock.publish(str(self._admin.address))
             await self._serve(admin_key)
 
-    def reload(self) -> list[Change]:
+    async def reload(self) -> list[Change]:
         """Apply the file as it is now, or nothing of it.
 
         Raises:
             ConfigError: the file is wrong, or one of its changes needs a restart.
         """
         try:
-            loaded, changes = self._read_again()
+            # Model folders may lie on a slow disk: they are looked at off the loop.
+            loaded = await asyncio.to_thread(self._read_again)
+            changes = self._changes_to(loaded)
         except ConfigError as error:
             self.metrics.config_reloads["refused"].inc()
             log.error("reload refused, nothing was changed: %s", error.message)  # noqa: TRY400 - theirs
@@ -149,15 +154,20 @@ class App:
         log.info("reload applied", extra={"changes": [type(change).__name__ for change in changes]})
         return changes
 
-    def _read_again(self) -> tuple[LoadedConfig, list[Change]]:
+    def _read_again(self) -> LoadedConfig:
+        loaded = load_config(self.loaded.path)
+        if problems := check_files(loaded):
+            raise ConfigError(problems)
+        return loaded
+
+    def _changes_to(self, loaded: LoadedConfig) -> list[Change]:
+        """What differs from the present config, which may have changed since the file was read."""
         if self.stopping:
             raise ConfigError(["inferd is stopping: the file counts from its next start on"])
-        loaded = load_config(self.loaded.path)
         changes = diff(self.config, loaded.config)
-        refused = [str(change) for change in needing_restart(changes)]
-        if problems := refused or check_files(loaded):
-            raise ConfigError(problems)
-        return loaded, changes
+        if refused := [str(change) for change in needing_restart(changes)]:
+            raise ConfigError(refused)
+        return changes
 
     def readiness(self) -> tuple[bool, dict[str, Any]]:
         """Whether requests are taken here, and the state of each pool."""
@@ -233,6 +243,7 @@ class App:
                 start = partial(self._start, services)
                 writer = start("database writer", self.db.run())
                 lag = start("loop lag meter", self._measure_lag())
+                reloads = start("reloader", self._reload_on_signal())
                 workers = start("worker supervisor", self.supervisor.run())
                 teams = start("public server", self._public.run(public, limits))
                 admins = start("admin server", self._admin.run(admin, limits))
@@ -246,6 +257,7 @@ class App:
                 self._admin.stop()
                 await _ended(admins, self._admin)
                 lag.cancel()
+                reloads.cancel()
                 await self.db.flush()
                 writer.cancel()
         finally:
@@ -266,7 +278,14 @@ class App:
         return services.create_task(watched(), name=name)
 
     async def _finish_requests(self, public: asyncio.Task[None]) -> None:
-        """No new requests; running ones may finish within the grace, the rest is told."""
+        """No new requests; running ones may finish within the grace, the rest is told.
+
+        First the listener stays open for `unready_s`: whoever balances load over several nodes
+        needs a moment to see that this one is not ready any more. A second signal ends that too.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.config.server.unready_s):
+                await self._hurry.wait()
         self._public.stop()
         grace_s = self.config.server.shutdown_grace_s
         try:
@@ -288,7 +307,7 @@ class App:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
-        loop.add_signal_handler(signal.SIGHUP, self._asked_to_reload)
+        loop.add_signal_handler(signal.SIGHUP, self._reload_asked.set)
 
     def _give_signals_back(self) -> None:
         loop = asyncio.get_running_loop()
@@ -298,6 +317,7 @@ class App:
     def stop(self) -> None:
         """What SIGTERM and SIGINT do: the first call drains, the second waits no longer."""
         if self.stopping:
+            self._hurry.set()
             if self._grace is not None:
                 self._grace.reschedule(monotonic())
             return
@@ -307,11 +327,13 @@ class App:
             self._spectator.stopping()
         self._stop.set()
 
-    def _asked_to_reload(self) -> None:
-        try:
-            self.reload()
-        except ConfigError:
-            return  # logged with its problems; what runs goes on
+    async def _reload_on_signal(self) -> None:
+        """SIGHUP: many in a row are one reload."""
+        while True:
+            await self._reload_asked.wait()
+            self._reload_asked.clear()
+            with contextlib.suppress(ConfigError):  # logged with its problems; what runs goes on
+                await self.reload()
 
     async def _measure_lag(self) -> None:
         while True:

@@ -204,6 +204,8 @@ class Settlement:
         row = self._row()
         ledger.record(row)
         _count(row, ledger.metrics, ledger.targets_of(row.model))
+        if self.workers_failed and self.attempts > 1:
+            ledger.metrics.pool[row.pool].retries.inc()
         usage = self._usage
         if usage.prompt_tokens and not usage.estimated:
             # Under the public name, as it is estimated: aliases and versions learn together.
@@ -270,8 +272,6 @@ def _count(row: UsageRow, metrics: Metrics, targets: Targets | None) -> None:
         pool = metrics.pool[row.pool]
         pool.queue_wait[row.priority].observe(row.queue_wait_s)
         pool.placements[row.placement_reason].inc()
-        if row.attempts > 1:
-            pool.retries.inc(row.attempts - 1)
     model = metrics.model[row.model, row.version]
     if row.ttft_s is not None:
         model.ttft_s.observe(row.ttft_s)

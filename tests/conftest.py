@@ -19,6 +19,7 @@ import pytest
 from tests.fakes.async_runner import run_real_time, run_virtual
 
 REAL_TIME_LIMIT_S = 60.0
+QUICK_EXAMPLES = 25
 
 # The machine decides how long an example takes, not the code: no deadline. CI repeats itself.
 hypothesis.settings.register_profile(
@@ -26,6 +27,10 @@ hypothesis.settings.register_profile(
     deadline=None,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
     derandomize="CI" in os.environ,
+)
+# For scripts/check, which is run at every commit: scripts/test then tries more of them.
+hypothesis.settings.register_profile(
+    "quick", hypothesis.settings.get_profile("house"), max_examples=QUICK_EXAMPLES
 )
 hypothesis.settings.load_profile("house")
 

@@ -36,7 +36,7 @@ class Node(Protocol):
     fleet: Fleet
     supervisor: Supervisor
 
-    def reload(self) -> list[Change]: ...
+    async def reload(self) -> list[Change]: ...
 
     def readiness(self) -> tuple[bool, dict[str, Any]]: ...
 
@@ -63,8 +63,9 @@ class NodeAdmin:
             "teams": self._teams(),
         }
 
-    def reload(self) -> dict[str, Any]:
+    async def reload(self) -> dict[str, Any]:
         """Apply inferd.toml as it is now. Raises ConfigError, and then nothing was changed."""
+        changes = await self._node.reload()
         return {
             "object": "reload",
             "config": str(self._node.loaded.path),
@@ -74,7 +75,7 @@ class NodeAdmin:
                     "reload": change.reload,
                     "text": in_words(change),
                 }
-                for change in self._node.reload()
+                for change in changes
             ],
         }
 

@@ -51,7 +51,7 @@ class NodeApi:
 
     async def _reload(self, http: Request) -> Answer:
         await body_fields(http, {})
-        return self._node.reload()
+        return await self._node.reload()
 
     async def _restart(self, http: Request) -> Answer:
         await body_fields(http, {})

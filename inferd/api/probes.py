@@ -29,11 +29,23 @@ class Probes:
         return Response(b'{"status":"ok"}', media_type="application/json")
 
     async def readyz(self, http: Request) -> Response:
-        """200 while requests are taken and some worker is ready; 503 from the first SIGTERM on."""
+        """200 while requests are taken and some worker is ready; 503 from the first SIGTERM on.
+
+        Open to anybody, so it names no model.
+        """
         del http
+        return self._answer_readiness(detailed=False)
+
+    async def readyz_detailed(self, http: Request) -> Response:
+        """The same with the state of each pool, for the admin listener."""
+        del http
+        return self._answer_readiness(detailed=True)
+
+    def _answer_readiness(self, *, detailed: bool) -> Response:
         ready, body = self._readiness()
+        shown = body if detailed else {"status": body["status"]}
         status = 200 if ready else UNAVAILABLE
-        return Response(orjson.dumps(body), status, media_type="application/json")
+        return Response(orjson.dumps(shown), status, media_type="application/json")
 
     async def metrics(self, http: Request) -> Response:
         del http

@@ -41,7 +41,7 @@ def admin_app(
             *admin.routes(),
             *node.routes(),
             Route("/healthz", probes.healthz, methods=["GET"]),
-            Route("/readyz", probes.readyz, methods=["GET"]),
+            Route("/readyz", probes.readyz_detailed, methods=["GET"]),
             Route("/metrics", probes.metrics, methods=["GET"]),
         ],
         redirect_slashes=False,

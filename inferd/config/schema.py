@@ -61,6 +61,9 @@ class Server(Section):
     connections_max: int = Field(10_000, ge=1, le=1_000_000, description="open client connections")
     request_deadline_s: Seconds = Field(590.0, description="from arrival to the last byte")
     stall_s: Seconds = Field(30.0, description="a client that accepts nothing this long is cut off")
+    unready_s: float = Field(
+        1.0, ge=0, le=600, description="after SIGTERM, /readyz says 503 this long before we close"
+    )
     shutdown_grace_s: Seconds = Field(60.0, description="running streams may finish this long")
 
 

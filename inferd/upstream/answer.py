@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from inferd.errors import InvalidAnswer, WorkerFailedMidStream
+from inferd.errors import InvalidAnswer, WorkerUnreachable
 from inferd.inference import InferenceRequest, Usage
 
 FINISH_REASONS: Final = frozenset({"stop", "length", "tool_calls", "content_filter"})
@@ -89,10 +89,10 @@ def finish_reason_of(reason: object) -> str:
     """The engine's finish reason in OpenAI's words.
 
     Raises:
-        WorkerFailedMidStream: `abort`: the engine gave the request up; nobody here asked it to.
+        WorkerUnreachable: `abort`: the engine gave the request up; nobody here asked it to.
     """
     if reason == "abort":
-        raise WorkerFailedMidStream("The worker aborted the request before its answer was whole.")
+        raise WorkerUnreachable("The worker aborted the request before its answer was whole.")
     return reason if isinstance(reason, str) and reason in FINISH_REASONS else "stop"
 
 
@@ -102,7 +102,7 @@ def chat_answer(
     """A whole chat completion, normalised, and its usage.
 
     Raises:
-        InvalidAnswer: no choices in it. WorkerFailedMidStream: one that the engine aborted.
+        InvalidAnswer: no choices in it. WorkerUnreachable: one that the engine aborted.
     """
     choices = choices_of(engine, "message", request.choices)
     if not choices:

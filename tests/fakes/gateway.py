@@ -36,6 +36,7 @@ SERVER: Mapping[str, object] = {
     "listen": "127.0.0.1:0",
     "admin_listen": "127.0.0.1:0",
     "state_dir": "state",
+    "unready_s": 0,
     "stall_s": 1.0,
     "body_timeout_s": 1.0,
     "shutdown_grace_s": 5.0,
@@ -119,6 +120,8 @@ class Gateway:
         self.secrets.add(self.admin_key)
         self.engines: list[RunningEngine] = []
         self.sections: dict[str, Any] = {}
+        self.running: asyncio.Task[None] | None = None
+        """`App.run`: done when inferd has stopped."""
 
     @property
     def base_url(self) -> str:
@@ -206,10 +209,10 @@ class Gateway:
         """Replace inferd.toml; nothing happens before a reload."""
         self.app.loaded.path.write_text(config_text(workers, **{**self.sections, **sections}))
 
-    def reload(self, workers: list[Section], **sections: Any) -> list[Change]:
+    async def reload(self, workers: list[Section], **sections: Any) -> list[Change]:
         """Replace inferd.toml and do what SIGHUP does."""
         self.write_config(workers, **sections)
-        return self.app.reload()
+        return await self.app.reload()
 
     async def until_ready(self, workers: int) -> None:
         """Until so many workers take requests."""
@@ -261,10 +264,12 @@ async def gateway(
 ) -> AsyncIterator[Gateway]:
     """Run inferd on `folder`/inferd.toml until the scope is left; then it stops in order.
 
-    `ready`: how many workers to wait for; all of them unless given. `sections`: see `config_text`.
+    `ready`: how many workers to wait for; all of them unless given. `sections`: see `config_text`;
+    with `workers` among them, those are attached instead of `processes`.
     """
     path = folder / "inferd.toml"
-    path.write_text(config_text(attached(*processes, slots=slots), **sections))
+    workers = sections.pop("workers", None) or attached(*processes, slots=slots)
+    path.write_text(config_text(workers, **sections))
     watching = _Watching(len(processes) if ready is None else ready)
     app = App(load_config(path), watching)
     async with AsyncExitStack() as stack:
@@ -277,7 +282,7 @@ async def gateway(
             public, admin = await watching.listens
             await watching.enough.wait()
         inferd = Gateway(app, public, admin, http)
-        inferd.engines, inferd.sections = engines, sections
+        inferd.engines, inferd.sections, inferd.running = engines, sections, running
         try:
             assert not watching.failed, watching.failed
             inferd.key = await inferd.new_key()

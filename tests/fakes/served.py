@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sqlite3
 import sys
@@ -60,6 +61,7 @@ restart_backoff_s = 0.5
 [[teams]]
 name = "demo"
 """
+COUNTER = re.compile(r"^sglang:(\w+_tokens_total)\{.*\} ([0-9.e+]+)$", re.MULTILINE)
 DUMMY_ARGS = ["--load-format", "dummy", "--json-model-override-args", '{"num_hidden_layers":2}']
 """Two layers of random weights: four times faster, and the text is noise."""
 
@@ -139,6 +141,17 @@ class Served:
         finally:
             connection.close()
         return [UsageRow(**dict(zip(names, row, strict=True))) for row in found]
+
+
+async def engine_tokens(inferd: Served) -> dict[str, float]:
+    """The engine's own counters since it started."""
+    url = (await inferd.worker())["url"]
+    async with inferd.http.get(f"{url}/metrics") as answer:
+        text = await answer.text()
+    totals: dict[str, float] = {}
+    for name, value in COUNTER.findall(text):
+        totals[name] = totals.get(name, 0) + float(value)
+    return totals
 
 
 async def command(folder: Path, *arguments: str) -> tuple[int, str, str]:

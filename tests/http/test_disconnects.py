@@ -176,15 +176,14 @@ async def test_an_engine_that_ignores_aborts_holds_nothing_here_and_is_billed_by
 async def test_one_that_leaves_does_not_take_its_neighbour_along(
     tmp_path: Path, paced: EngineProcess
 ) -> None:
-    async with gateway(tmp_path, paced) as inferd:
-        async with client_of(inferd) as stays:
-            stays.chat(holding("Stay", max_tokens=120))
-            await stays.head()
-            async with client_of(inferd) as leaves:
-                leaves.chat(holding("Leave"))
-                await leaves.head()
-                leaves.leave()
-            answer = await stays.rest()
+    async with gateway(tmp_path, paced) as inferd, client_of(inferd) as stays:
+        stays.chat(holding("Stay", max_tokens=120))
+        await stays.head()
+        async with client_of(inferd) as leaves:
+            leaves.chat(holding("Leave"))
+            await leaves.head()
+            leaves.leave()
+        answer = await stays.rest()
     assert answer.told.done
     assert answer.told.finish == "length"
 

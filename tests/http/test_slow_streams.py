@@ -111,13 +111,12 @@ async def test_the_first_frame_reaches_the_client_at_once(
     tmp_path: Path, paced: EngineProcess
 ) -> None:
     """Nothing is held back until a buffer is full: one token every 10 ms arrives every 10 ms."""
-    async with gateway(tmp_path, paced) as inferd:
-        async with client_of(inferd) as client:
-            client.chat(holding(max_tokens=60))
-            await client.head()
-            arrived = []
-            while await client.chunk():
-                arrived.append(monotonic())
+    async with gateway(tmp_path, paced) as inferd, client_of(inferd) as client:
+        client.chat(holding(max_tokens=60))
+        await client.head()
+        arrived = []
+        while await client.chunk():
+            arrived.append(monotonic())
     assert len(arrived) > 30
     assert arrived[-1] - arrived[0] > 0.3
 

@@ -230,7 +230,7 @@ async def test_a_whole_answer_that_broke_off_is_asked_for_again(
                 answer = clients.create_task(ask(inferd, holding(stream=False, max_tokens=200)))
                 steps = (await inferd.engine.until(running=1))["steps"]
                 await inferd.engine.until(steps=lambda done: done > steps + 5)
-                inferd.reload(attached(mortal, fast))
+                await inferd.reload(attached(mortal, fast))
                 await inferd.until_ready(2)
                 inferd.engine.signal(signal.SIGKILL)
             row = await inferd.row()

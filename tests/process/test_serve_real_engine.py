@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -14,45 +13,33 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
 
-from tests.fakes.served import MODEL, Served, command, served, session_of
+from tests.fakes.served import MODEL, Served, command, engine_tokens, served, session_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.real_time(timeout_s=420)]
 
 HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Count to ten thousand."}]
-COUNTER = re.compile(r"^sglang:(\w+_tokens_total)\{.*\} ([0-9.e+]+)$", re.MULTILINE)
 
 
 def client_of(inferd: Served) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=inferd.base_url, api_key=inferd.key, max_retries=0)
 
 
-async def engine_tokens(inferd: Served) -> dict[str, float]:
-    """The engine's own counters since it started."""
-    url = (await inferd.worker())["url"]
-    async with inferd.http.get(f"{url}/metrics") as answer:
-        text = await answer.text()
-    totals: dict[str, float] = {}
-    for name, value in COUNTER.findall(text):
-        totals[name] = totals.get(name, 0) + float(value)
-    return totals
-
-
 async def one_stream(client: openai.AsyncOpenAI, number: int) -> int:
-    """Tokens that one stream brought; every event must be there."""
+    """Tokens whose events arrived: each one's log probability is in the event that brought it."""
     stream = await client.chat.completions.create(
         model=MODEL,
         messages=[{"role": "user", "content": f"Story number {number}."}],
         max_tokens=40,
         stream=True,
-        stream_options={"include_usage": True},
+        logprobs=True,
         extra_body={"ignore_eos": True},
     )
     finishes = 0
     tokens = 0
     async for chunk in stream:
-        finishes += sum(choice.finish_reason is not None for choice in chunk.choices)
-        if chunk.usage is not None:
-            tokens = chunk.usage.completion_tokens
+        for choice in chunk.choices:
+            finishes += choice.finish_reason is not None
+            tokens += len((choice.logprobs and choice.logprobs.content) or ())
     assert finishes == 1
     return tokens
 

@@ -104,6 +104,7 @@ async def test_a_client_that_accepts_nothing_is_cut_after_the_limit() -> None:
 async def test_a_client_that_accepts_a_little_now_and_then_is_kept() -> None:
     client = Client()
     async with streaming(client, 30.0) as stream:
+        await stream.send(b"x" * 20_000)
         client.unread = 10_000
         for _ in range(30):
             await asyncio.sleep(20)

@@ -1,9 +1,5 @@
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,35 +12,10 @@ import inferd
 from inferd.cli import main
 from inferd.errors import ConfigError, InferdError, ProvisionError
 from tests.fakes.engines import REPOSITORY
-from tests.fakes.inferd_process import Folder
-
-HEAVY = {"aiohttp", "aiosqlite", "pydantic", "rich", "sqlite3", "starlette", "uvicorn", "uvloop"}
-WATCHED_HELP = """
-import json, sys
-sys.argv = ["inferd", "--help"]
-from inferd.cli.main import main
-try:
-    main()
-finally:
-    print(json.dumps(sorted(sys.modules)), file=sys.stderr)
-"""
 
 
 def _name_of(callback: object) -> str:
     return str(getattr(callback, "__name__", ""))
-
-
-def test_the_first_screen_teaches_and_loads_nothing_heavy() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WATCHED_HELP], capture_output=True, text=True, check=True, timeout=60
-    )
-    loaded = {module.partition(".")[0] for module in json.loads(done.stderr)}
-    assert not loaded & HEAVY
-    at = [done.stdout.index(f"  inferd {step}") for step in ("engine install", "init", "keys c")]
-    at += [done.stdout.index(f"  inferd {step}") for step in ("serve", "chat")]
-    assert at == sorted(at)
-    assert all(len(line) <= 88 for line in done.stdout.splitlines())
-    assert "\x1b" not in done.stdout
 
 
 def test_every_command_is_on_the_first_screen() -> None:
@@ -66,11 +37,15 @@ def test_every_command_tells_all_about_itself() -> None:
             assert "Usage: inferd" in done.stdout.replace("Usage: root", "Usage: inferd")
 
 
-def test_options_of_the_first_screen_exist() -> None:
+def test_options_of_the_first_screen_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     app = main.make_app()
     assert CliRunner().invoke(app, ["--version"]).stdout == f"inferd {inferd.__version__}\n"
     assert CliRunner().invoke(app, ["-h"]).exit_code == 0
-    assert "complete" in CliRunner().invoke(app, ["--show-completion", "bash"]).stdout.lower()
+    # It asks who started it, and a test may have been started by anybody.
+    monkeypatch.setattr("shellingham.detect_shell", lambda: ("bash", "/bin/bash"))
+    done = CliRunner().invoke(app, ["--show-completion"], prog_name="inferd")
+    assert done.exit_code == 0
+    assert "_INFERD_COMPLETE=complete_bash" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -121,32 +96,6 @@ def test_a_failure_is_told_in_words(
         main.main()
     assert ended.value.code == 1
     assert capsys.readouterr().err == said
-
-
-@pytest.mark.real_time
-async def test_ctrl_c_is_quiet(tmp_path: Path) -> None:
-    folder = Folder(tmp_path)
-    folder.attach("http://127.0.0.1:9")
-    async with folder.started("status", "--watch", "--json") as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        await process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        assert await process.stderr.read() == b""
-        assert await process.wait() == 130
-
-
-@pytest.mark.real_time
-async def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
-    folder = Folder(tmp_path)
-    folder.attach("http://127.0.0.1:9")
-    async with folder.started("status", "--watch", "--json", "--interval", "0.1") as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        await process.stdout.readline()
-        process.stdout._transport.close()  # type: ignore[attr-defined]
-        assert await process.stderr.read() == b""
-        assert await process.wait() == 1
 
 
 def _commands(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferd.errors import InferdError, UpstreamError, WorkerFailedMidStream, WorkerUnreachable
+from inferd.errors import InferdError, UpstreamError, WorkerUnreachable
 from inferd.inference import Endpoint, InferenceRequest, Priority, Usage
 from inferd.upstream.frames import frames_of, payload_of
 from inferd.upstream.relay import DONE, ChatRelay
@@ -166,7 +166,7 @@ def test_a_worker_that_omits_done_but_finished_is_complete() -> None:
 def test_the_engines_abort_is_an_error_not_a_finish_reason() -> None:
     relay = ChatRelay(request(), RID)
     relay.feed(OPENING + chunk({"content": "Hel"}))
-    with pytest.raises(WorkerFailedMidStream):
+    with pytest.raises(WorkerUnreachable):
         relay.feed(chunk({}, "abort") + usage_chunk() + DONE)
 
 

@@ -16,8 +16,8 @@ import pytest
 
 from inferd.storage.database import Database
 from tests.fakes.running_database import running
-from tests.unit.storage import writing_program
-from tests.unit.storage.writing_program import AWAITED_FROM, ROWS_BETWEEN_REPORTS, insert
+from tests.process.storage import writing_program
+from tests.process.storage.writing_program import AWAITED_FROM, ROWS_BETWEEN_REPORTS, insert
 
 pytestmark = pytest.mark.real_time
 
