@@ -18,14 +18,36 @@ die() {
 }
 
 # `step COMMAND...` runs one check and goes on when it fails; `all_passed` then ends the script.
+# `beside COMMAND...` starts one next to the steps that follow; `all_passed` shows what it said.
 failed=()
+beside_pids=()
+beside_names=()
 
 step() {
     say "$*"
     "$@" || failed+=("$*")
 }
 
+beside() {
+    [[ -n "${said_beside:-}" ]] || said_beside="$(mktemp -d)"
+    trap end_those_beside EXIT
+    "$@" >"$said_beside/${#beside_pids[@]}" 2>&1 &
+    beside_pids+=("$!")
+    beside_names+=("$*")
+}
+
+end_those_beside() {
+    kill "${beside_pids[@]}" 2>/dev/null || true
+    rm -rf "$said_beside"
+}
+
 all_passed() {
+    local number
+    for number in "${!beside_pids[@]}"; do
+        wait "${beside_pids[number]}" || failed+=("${beside_names[number]}")
+        say "${beside_names[number]}"
+        cat "$said_beside/$number"
+    done
     ((${#failed[@]} == 0)) || die "failed: $(printf '%s; ' "${failed[@]}")"
     say "all passed in $SECONDS s"
 }

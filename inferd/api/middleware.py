@@ -73,9 +73,10 @@ class Envelope:
             if record.status:
                 record.outcome = record.outcome or Outcome.FAILED
                 raise
-            if not isinstance(error, CLIENT_ERRORS):
+            rendered = render(error, record.request_id, operator=self._operator)
+            if not isinstance(error, CLIENT_ERRORS) and rendered.status >= _SERVER_ERROR:
                 _log.exception("The request failed for a reason that its client is not told.")
-            await respond(sender, render(error, record.request_id, operator=self._operator))
+            await respond(sender, rendered)
         finally:
             self._finish(record, scope)
             REQUEST_ID.reset(token)

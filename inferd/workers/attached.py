@@ -14,7 +14,7 @@ import orjson
 
 from inferd.errors import ShuttingDown, UpstreamError, WorkerTimeout, WorkerUnreachable
 from inferd.workers import engine
-from inferd.workers.base import Node, WorkerBase, read_loads
+from inferd.workers.base import Node, WorkerBase
 from inferd.workers.client import OK, WorkerClient
 from inferd.workers.spec import AttachedSpec
 from inferd.workers.states import WorkerState, move
@@ -25,6 +25,8 @@ SILENT_PROBES_MAX: Final = 3
 """A worker in a long prefill may miss a probe; one that refuses connections is lost at once."""
 UNKNOWN_URL: Final = frozenset({404, 405})
 KEY_REFUSED: Final = frozenset({401, 403})
+NOT_NOW: Final = frozenset({408, 429})
+SERVER_ERRORS: Final = range(500, 600)
 
 
 class _Unusable(UpstreamError):
@@ -56,7 +58,8 @@ class AttachedWorker(WorkerBase):
         )
         self.spec = spec
         self._problem = "not asked yet"
-        self._silent = 0
+        self.silent = 0
+        """How many probes in a row it has let pass while it was READY."""
         self._has_ready = True
 
     @property
@@ -79,9 +82,7 @@ class AttachedWorker(WorkerBase):
                 try:
                     await self._serve()
                 finally:
-                    self.client.fail_all(
-                        ShuttingDown("The worker is being let go.", retry_after_s=5)
-                    )
+                    self.client.close(ShuttingDown("The worker is being let go.", retry_after_s=5))
                     for service in services:
                         service.cancel()
         finally:
@@ -106,7 +107,7 @@ class AttachedWorker(WorkerBase):
         except UpstreamError as error:
             self._missed(error)
         else:
-            self._silent = 0
+            self.silent = 0
             if self.state is WorkerState.FAILED:
                 move(self, WorkerState.LOADING, "it answers again")
             if self.state is WorkerState.LOADING:
@@ -118,8 +119,8 @@ class AttachedWorker(WorkerBase):
             if isinstance(error, _Unusable):
                 move(self, WorkerState.FAILED, error.message)
         elif self.state is WorkerState.READY:
-            self._silent += 1
-            if isinstance(error, WorkerTimeout) and self._silent < SILENT_PROBES_MAX:
+            self.silent += 1
+            if isinstance(error, WorkerTimeout) and self.silent < SILENT_PROBES_MAX:
                 return
             move(self, WorkerState.FAILED, error.message)
             if isinstance(error, WorkerUnreachable):
@@ -131,15 +132,27 @@ class AttachedWorker(WorkerBase):
         Raises:
             UpstreamError: it does not, and why.
         """
-        if self._has_ready:
+        closely = self.state is not WorkerState.READY
+        if self._has_ready or closely:
             status, _ = await self.client.get(engine.READY_PATH, PROBE_S_MAX)
             self._has_ready = status not in UNKNOWN_URL
             if self._has_ready and status != OK:
                 raise UpstreamError(f"it is not ready (GET {engine.READY_PATH} gave {status})")
-        if not self._has_ready or self.state is not WorkerState.READY:
+        if not self._has_ready or closely:
             await self._check_models()
-        if self.state is not WorkerState.READY:
-            self.client.speaks_sglang = await read_loads(self.client) is not None
+        if closely:
+            self.client.speaks_sglang = await self._reports_loads()
+
+    async def _reports_loads(self) -> bool:
+        """Whether it has SGLang's load reports, and so its aborts; False only if it says so.
+
+        Raises:
+            UpstreamError: it does not say now. Taken for a plain server it would stay one.
+        """
+        status, body = await self.client.get(engine.LOADS_PATH, PROBE_S_MAX)
+        if status in NOT_NOW or status in SERVER_ERRORS:
+            raise UpstreamError(f"GET {engine.LOADS_PATH} gave {status}")
+        return status == OK and engine.parse_loads(body) is not None
 
     async def _check_models(self) -> None:
         status, body = await self.client.get(engine.MODELS_PATH, PROBE_S_MAX)

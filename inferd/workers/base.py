@@ -19,6 +19,7 @@ from inferd.errors import ShuttingDown, UpstreamError
 from inferd.metrics import Metrics
 from inferd.workers import engine
 from inferd.workers.client import OK, WorkerClient
+from inferd.workers.gpus import Gpus
 from inferd.workers.states import Observer, WorkerState, move
 from inferd.workers.weights_check import WeightsCheck
 
@@ -38,6 +39,7 @@ class Node:
     """`workers/` in the state folder; each worker has one of its own in it."""
     leases_of: Callable[[str], int]
     """How many leases a worker id holds now; asked when draining."""
+    gpus: Gpus = field(default_factory=Gpus.of_this_node)
     weights: WeightsCheck = field(default_factory=WeightsCheck)
 
 
@@ -69,6 +71,8 @@ class WorkerBase:
         self.since_us = clock.utc_now_us()
         self.loads: engine.Loads | None = None
         """The engine's last report; None: unknown, which is neither idle nor full."""
+        self.gpus_lacking = 0
+        """How many GPUs it needed when it failed because they were not free."""
         self.outlook = ""
         """What the supervisor will do about a worker that has failed."""
         self._node = node
@@ -129,14 +133,18 @@ class WorkerBase:
         self._woken.clear()
 
     async def _finish_leases(self, over: Callable[[], bool]) -> None:
-        """READY -> DRAINING: wait for the leases, until the deadline or until it is `over`."""
+        """READY -> DRAINING: wait for the leases, until the deadline or until it is `over`.
+
+        What its clients have left half-way is still billed then, which takes a second at most.
+        """
         move(self, WorkerState.DRAINING, "asked to drain")
         assert self._drain_by is not None
         while self._node.leases_of(self.id) and not over():
             if clock.monotonic() >= self._drain_by:
                 self.client.fail_all(ShuttingDown("The worker is being stopped.", retry_after_s=5))
-                return
+                break
             await self._sleep(LEASES_LOOK_S)
+        await self.client.settled()
 
     async def _report_loads(self) -> None:
         """Service: keep the load report fresh. An engine that cannot tell is unknown."""

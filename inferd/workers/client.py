@@ -8,7 +8,7 @@ request by id, and the connection is read on until the usage has come, so that t
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -73,6 +73,9 @@ class WorkerClient:
         self._open: set[Exchange] = set()
         self._abandoned: asyncio.Queue[Abandoned] = asyncio.Queue(ABANDONED_MAX)
         self._running = False
+        self._failure: UpstreamError | None = None
+        self._failures = 0
+        self._closed = False
         self.on_abort: Callable[[bool], None] | None = None
         """Told of every abort whether the engine confirmed it."""
 
@@ -82,8 +85,15 @@ class WorkerClient:
 
         Raises:
             WorkerUnreachable: the worker does not accept connections.
+            UpstreamError: what `fail_all` or `close` was given meanwhile, or `close` before.
         """
+        if self._closed and self._failure is not None:
+            raise self._failure
+        failures = self._failures
         exchange = await self._pool.open("POST", path, payload)
+        if self._failure is not None and self._failures != failures:  # told while it connected
+            exchange.close()
+            raise self._failure
         self._open.add(exchange)
         try:
             yield exchange
@@ -102,9 +112,22 @@ class WorkerClient:
         self._abandoned.put_nowait(left)
 
     def fail_all(self, error: UpstreamError) -> None:
-        """Every answer that is still being received ends with `error`."""
+        """Every exchange that is open or being opened ends with `error`."""
+        self._failure = error
+        self._failures += 1
         for exchange in list(self._open):
             exchange.fail(error)
+
+    def close(self, error: UpstreamError) -> None:
+        """`fail_all`, and whoever comes later is told the same."""
+        self._closed = True
+        self.fail_all(error)
+
+    async def settled(self) -> None:
+        """Until all that was abandoned is settled, at most `ABANDON_S_MAX` seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ABANDON_S_MAX):
+                await self._abandoned.join()
 
     async def run(self) -> None:
         """Serve the abandoned exchanges until cancelled; then settle what is left at once."""
@@ -120,6 +143,7 @@ class WorkerClient:
                 left = self._abandoned.get_nowait()
                 left.exchange.close()
                 left.settle()
+                self._abandoned.task_done()
             self._pool.close()
 
     async def ready(self, timeout_s: float) -> bool:
@@ -197,3 +221,4 @@ class WorkerClient:
         finally:
             left.exchange.close()
             left.settle()
+            self._abandoned.task_done()

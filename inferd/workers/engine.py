@@ -12,11 +12,15 @@ import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import orjson
 
+from inferd.config.schema import EngineOptions
+from inferd.errors import ProvisionError
+from inferd.workers.gpus import VISIBLE
 from inferd.workers.process import Program
 from inferd.workers.spec import WorkerSpec
 
@@ -27,6 +31,14 @@ METRICS_PATH: Final = "/metrics"
 MODELS_PATH: Final = "/v1/models"
 STOP_GRACE_S: Final = 20.0
 """The engine looks for a SIGTERM every 5 s and takes about 10 s when idle."""
+LOAD_REPORTS: Final = "/dev/shm/sglang_loads_"  # noqa: S108 - the engine's choice
+"""Each of its schedulers makes a file whose path begins so, and none of them removes it."""
+_PARALLEL: Final = {
+    "tp": frozenset({"--tp-size", "--tensor-parallel-size", "--tp"}),
+    "pp": frozenset({"--pp-size", "--pipeline-parallel-size", "--pp"}),
+    "dp": frozenset({"--dp-size", "--data-parallel-size", "--dp"}),
+}
+_DP_ATTENTION: Final = "--enable-dp-attention"
 
 
 class Environment(Protocol):
@@ -64,16 +76,54 @@ class Counters:
 
 
 def program(
-    spec: WorkerSpec, environment: Environment, *, port: int, key_file: Path, folder: Path
+    spec: WorkerSpec,
+    environment: Environment,
+    *,
+    port: int,
+    key_file: Path,
+    folder: Path,
+    devices: tuple[str, ...] = (),
 ) -> Program:
-    """The engine for `spec`, listening on `port`; `folder` is where it runs."""
+    """The engine for `spec`, listening on `port`; `folder` is where it runs, `devices` its GPUs.
+
+    Raises:
+        ProvisionError: the configuration names the devices itself.
+    """
     options = spec.engine
     extra = {"OMP_NUM_THREADS": str(options.threads), **options.env}
+    if devices:
+        if VISIBLE in options.env:
+            raise ProvisionError(
+                f"`env` sets {VISIBLE}, but inferd gives each worker its GPUs: remove it there;"
+                " what inferd may use is what its own environment says"
+            )
+        extra[VISIBLE] = ",".join(devices)
+    whole = environment.env(extra)
     return Program(
         arguments=(*environment.command(), *arguments(spec, port, key_file)),
-        environment=environment.env(extra),
+        environment={
+            name: value
+            for name, value in whole.items()
+            if name not in spec.secrets or name in options.env
+        },
         folder=folder,
+        files=LOAD_REPORTS,
     )
+
+
+def gpus_needed(options: EngineOptions) -> int:
+    """How many GPUs one engine computes on, by its flags; `extra_args` win here too."""
+    if options.device == "cpu":
+        return 0
+    sizes = {"tp": options.tensor_parallel, "pp": 1, "dp": 1}
+    words = [word for argument in options.extra_args for word in argument.split("=", 1)]
+    for flag, value in pairwise(words):
+        for kind, names in _PARALLEL.items():
+            if flag in names and value.isdecimal():
+                sizes[kind] = int(value)
+    if _DP_ATTENTION in words:  # the ranks share the GPUs of one
+        sizes["dp"] = 1
+    return max(sizes["tp"] * sizes["pp"] * sizes["dp"], 1)
 
 
 def arguments(spec: WorkerSpec, port: int, key_file: Path) -> list[str]:

@@ -103,6 +103,11 @@ class Place:
                 self._failures = 0
             self._ready_since = None
 
+    def gpus_free(self, number: int) -> None:
+        """So many GPUs are free now: a worker that has failed for lack of them may try again."""
+        if 0 < self.worker.gpus_lacking <= number:
+            self._woken.set()
+
     async def run(self) -> None:
         """Live one worker after another; returns when nothing is wanted and nothing is left."""
         while self._wanted is not None:
@@ -122,7 +127,14 @@ class Place:
         return Worker(self.id, self._pool, spec, self._node, previous)
 
     async def _pause(self, limits: Workers) -> None:
-        """Wait for the next life: a growing while, or for ever when there were too many."""
+        """Wait for the next life: a growing while, or for ever when there were too many.
+
+        Trying does not make GPUs free: for them the wait is as long as others have them.
+        """
+        if lacking := self.worker.gpus_lacking:
+            self.worker.outlook = f"starts as soon as {lacking} of the GPUs are free"
+            await self._woken.wait()
+            return
         hour_ago = clock.monotonic() - HOUR_S
         while self._restarts and self._restarts[0] <= hour_ago:
             self._restarts.popleft()

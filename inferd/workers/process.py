@@ -16,7 +16,7 @@ import os
 import select
 import signal
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -129,12 +129,19 @@ class EngineProcess:
     """
 
     def __init__(
-        self, leader: subprocess.Popen[bytes], record: ProcessRecord, stop_grace_s: float
+        self,
+        leader: subprocess.Popen[bytes],
+        record: ProcessRecord,
+        stop_grace_s: float,
+        files: str = "",
     ) -> None:
+        """`files`: how paths begin of files that are removed once the session has ended."""
         self.record = record
         self.on_exit: Callable[[], None] | None = None
         self._leader = leader
         self._stop_grace_s = stop_grace_s
+        self._files_begin = files
+        self._files: set[str] = set()
         self._pidfd = os.pidfd_open(leader.pid)
         self._ended = asyncio.Event()
         self._status: int | None = None
@@ -161,6 +168,15 @@ class EngineProcess:
             read_bytes=sum(_bytes_read(pid) for pid in members),
         )
 
+    def note_files(self) -> None:
+        """Look which files, of those that it leaves behind, the session holds open now.
+
+        Their names tell nothing of who made them, and nobody can ask once it has been killed.
+        """
+        if self._files_begin:
+            for pid in session_members(self.record.pid):
+                self._files.update(_open_files(pid, self._files_begin))
+
     async def stop(self) -> None:
         """SIGTERM, `stop_grace_s` to comply, SIGKILL. Returns when the session is empty.
 
@@ -171,6 +187,7 @@ class EngineProcess:
         if self._pidfd < 0:
             return
         try:
+            self.note_files()
             if self._status is None:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
                 with contextlib.suppress(TimeoutError):
@@ -245,6 +262,8 @@ class EngineProcess:
                 self.record.worker_id,
                 ", ".join(map(str, left)),
             )
+        else:
+            self._remove_files()
         if self._status is None:
             self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
@@ -253,6 +272,28 @@ class EngineProcess:
         if self._status is None and status is not None:
             self._status = status
             self._ended.set()
+
+    def _remove_files(self) -> None:
+        for name in self._files:
+            try:
+                Path(name).unlink(missing_ok=True)
+            except OSError as error:
+                log.warning(
+                    "worker %s: %s cannot be removed: %s", self.record.worker_id, name, error
+                )
+
+
+def _open_files(pid: int, begin: str) -> Iterator[str]:
+    """Paths of the files that a process has open and that begin so."""
+    try:
+        descriptors = list((PROC / str(pid) / "fd").iterdir())
+    except OSError:
+        return  # it has just ended
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError):
+            name = str(descriptor.readlink())
+            if name.startswith(begin):
+                yield name
 
 
 def _signal_member(pid: int, session: int, number: signal.Signals) -> None:
@@ -298,6 +339,8 @@ class Program:
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
     folder: Path
+    files: str = ""
+    """How the paths begin of files that it makes, holds open and does not remove."""
 
 
 def spawn(
@@ -334,7 +377,7 @@ def spawn(
             port=port,
             spec_hash=spec_hash,
         )
-        return EngineProcess(leader, record, stop_grace_s)
+        return EngineProcess(leader, record, stop_grace_s, program.files)
     except BaseException:
         os.killpg(leader.pid, signal.SIGKILL)
         leader.wait()

@@ -31,6 +31,8 @@ class WorkerSpec:
     context_tokens_max: int
     engine: EngineOptions
     workers: Workers
+    secrets: frozenset[str] = frozenset()
+    """Variables of the gateway that hold keys of other workers: no engine gets them."""
 
     @property
     def spec_hash(self) -> str:
@@ -104,12 +106,18 @@ def pools_from_config(
     """
     variables = os.environ if environ is None else environ
     versions = [(model, version) for model in loaded.config.models for version in model.versions]
+    secrets = frozenset(
+        attached.key_env
+        for _, version in versions
+        for attached in version.attached
+        if attached.key_env
+    )
     slugs = _slugs([pool_name(model, version) for model, version in versions])
     return [
         PoolSpec(
             pool=pool_name(model, version),
             slug=slugs[pool_name(model, version)],
-            worker=_worker(loaded, model, version),
+            worker=_worker(loaded, model, version, secrets),
             count=version.workers.count,
             drain_s=version.workers.drain_s,
             attached=tuple(_attached(model, attached, variables) for attached in version.attached),
@@ -123,7 +131,9 @@ def pool_name(model: Model, version: Version) -> str:
     return f"{model.name}@{version.version}"
 
 
-def _worker(loaded: LoadedConfig, model: Model, version: Version) -> WorkerSpec | None:
+def _worker(
+    loaded: LoadedConfig, model: Model, version: Version, secrets: frozenset[str]
+) -> WorkerSpec | None:
     if version.weights is None:
         return None
     return WorkerSpec(
@@ -133,6 +143,7 @@ def _worker(loaded: LoadedConfig, model: Model, version: Version) -> WorkerSpec 
         context_tokens_max=model.context_tokens_max,
         engine=version.engine,
         workers=version.workers,
+        secrets=secrets,
     )
 
 

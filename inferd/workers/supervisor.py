@@ -18,6 +18,7 @@ from inferd.inference import Usage
 from inferd.metrics import Metrics
 from inferd.workers.base import Node, WorkerBase
 from inferd.workers.engine import Environment
+from inferd.workers.gpus import Gpus
 from inferd.workers.place import Place
 from inferd.workers.spec import PoolSpec
 from inferd.workers.states import Observer, WorkerState
@@ -37,8 +38,12 @@ class Supervisor:
         folder: Path,
         leases_of: Callable[[str], int],
         rng: random.Random,
+        gpus: Gpus | None = None,
     ) -> None:
-        """`folder` holds one folder a worker; `leases_of` counts the leases of a worker id."""
+        """`folder` holds one folder a worker; `leases_of` counts the leases of a worker id.
+
+        `gpus` are those that engines may have, all that this process may use unless given.
+        """
         self._observer = observer
         self._node = Node(
             observer=self,
@@ -46,7 +51,9 @@ class Supervisor:
             environment=environment,
             folder=folder,
             leases_of=leases_of,
+            gpus=Gpus.of_this_node() if gpus is None else gpus,
         )
+        self._node.gpus.on_release = self._gpus_released
         self._rng = rng
         self._pools: dict[str, PoolSpec] = {}
         self._places: dict[str, Place] = {}
@@ -114,6 +121,10 @@ class Supervisor:
 
     def warmed(self, worker: WorkerBase, usage: Usage, ttft_s: float, tpot_s: float) -> None:
         self._observer.warmed(worker, usage, ttft_s, tpot_s)
+
+    def _gpus_released(self) -> None:
+        for place in self._places.values():
+            place.gpus_free(self._node.gpus.free)
 
     def _add(self, place: Place) -> None:
         self._places[place.id] = place

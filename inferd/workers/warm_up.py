@@ -12,7 +12,7 @@ from typing import Any, Final
 from inferd import clock
 from inferd.errors import UpstreamError
 from inferd.inference import Endpoint, Usage, new_attempt_id
-from inferd.upstream.answer import usage_of
+from inferd.upstream.answer import choices_of, usage_of
 from inferd.workers.client import WorkerClient
 
 GOLDEN: Final = "What is the capital of France? Answer in one sentence."
@@ -33,10 +33,11 @@ async def warm_up(client: WorkerClient, model: str, timeout_s: float) -> WarmUp:
     """Send the prompts one after another, each waited for at most `timeout_s` seconds.
 
     Raises:
-        InferdError: a prompt was refused, failed, took too long, or its answer was empty.
+        InferdError: a prompt was refused, failed, took too long, or got an answer without text or
+            of another form.
     """
     golden, _ = await _ask(client, model, GOLDEN, TOKENS, timeout_s)
-    message = golden["choices"][0]["message"]
+    message = choices_of(golden, "message", 1)[0]["message"]
     if not (message.get("content") or message.get("reasoning_content")):
         raise UpstreamError("its answer to the warm-up prompt is empty")
     first, first_s = await _ask(client, model, MEASURED, 1, timeout_s)
@@ -68,6 +69,7 @@ async def _ask(
     }
     start = clock.monotonic()
     answer = await client.complete(Endpoint.CHAT, payload, timeout_s)
-    if not answer.get("choices") or not answer.get("usage"):
+    usage = answer.get("usage")
+    if not choices_of(answer, "message", 1) or not usage or not isinstance(usage, dict):
         raise UpstreamError("its answer to the warm-up prompt has no choices or no usage")
     return answer, clock.monotonic() - start

@@ -25,6 +25,7 @@ from inferd.errors import (
 from inferd.workers import engine, engine_output
 from inferd.workers.base import Node, WorkerBase
 from inferd.workers.client import WorkerClient
+from inferd.workers.gpus import TooFewGpus
 from inferd.workers.load_progress import LoadProgress
 from inferd.workers.output_log import LogReader, OutputLog
 from inferd.workers.process import EngineProcess, ProcessRecord, spawn
@@ -102,12 +103,15 @@ class Worker(WorkerBase):
         ending = "stopped with inferd"
         try:
             if await self._weights_are_good():
-                ending = await self._own(self._spawn())
+                with self._node.gpus.claim(engine.gpus_needed(self.spec.engine)) as devices:
+                    ending = await self._own(self._spawn(devices))
             else:
                 ending = LET_GO
         except (OSError, ProvisionError) as error:
             if self.state is not WorkerState.SPAWNING:
                 raise
+            if isinstance(error, TooFewGpus):
+                self.gpus_lacking = error.needed
             move(self, WorkerState.FAILED, f"the engine cannot be started: {error}")
         finally:
             self._key_file.unlink(missing_ok=True)
@@ -124,7 +128,7 @@ class Worker(WorkerBase):
         )
         return not self.draining
 
-    def _spawn(self) -> EngineProcess:
+    def _spawn(self, devices: tuple[str, ...]) -> EngineProcess:
         if not self._port:
             raise OSError("no port of the loopback address is free")
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -135,6 +139,7 @@ class Worker(WorkerBase):
             port=self._port,
             key_file=self._key_file,
             folder=self._folder,
+            devices=devices,
         )
         self._output.note(f"{self.id} starts: {shlex.join(program.arguments)}")
         self._reader = LogReader.near_end(self._output.path)
@@ -183,7 +188,7 @@ class Worker(WorkerBase):
                 if self.state is WorkerState.READY:  # cancelled: nobody may be sent here any more
                     move(self, WorkerState.DRAINING, "stopping with inferd")
                 failed = self.state is WorkerState.FAILED
-                self.client.fail_all(_lost() if failed else _stopping())
+                self.client.close(_lost() if failed else _stopping())
                 for service in services:
                     service.cancel()
         return "drained" if self.state is WorkerState.DRAINING else LET_GO
@@ -204,6 +209,7 @@ class Worker(WorkerBase):
         workers = self.spec.workers
         if failure := await self._load(process, workers.load_stall_s):
             return failure
+        process.note_files()
         self._key_file.unlink(missing_ok=True)
         move(self, WorkerState.WARMING)
         try:
@@ -227,6 +233,7 @@ class Worker(WorkerBase):
             now = clock.monotonic()
             if now >= look_at:
                 self._heard.look(now, process.activity())
+                process.note_files()
                 look_at = now + look_s
             if self._heard.stalled_s(now) > stall_s:
                 why = engine_output.explain(self._heard.lines)

@@ -23,7 +23,14 @@ FOREIGN = {
 }
 
 LOCKS = ("requirements/gateway.txt", "requirements/dev.txt")
-SCRIPTS = ("scripts/check", "scripts/lock", "scripts/serve", "scripts/test", ".ci/run")
+SCRIPTS = (
+    "scripts/bench",
+    "scripts/check",
+    "scripts/lock",
+    "scripts/serve",
+    "scripts/test",
+    ".ci/run",
+)
 
 
 def foreign_words(text: str) -> list[str]:
@@ -133,7 +140,17 @@ def test_scripts_stop_at_the_first_error(script: str) -> None:
 def test_every_script_is_known_here() -> None:
     scripts = {path for path in repository.files() if path.startswith("scripts/")}
     plain = {path for path in scripts if path.count("/") == 1}
-    assert plain - {"scripts/environment.sh"} <= {*SCRIPTS, "scripts/bench", "scripts/build"}
+    assert plain - {"scripts/environment.sh"} <= set(SCRIPTS)
+
+
+def test_every_benchmark_is_run_and_documented() -> None:
+    run = repository.read("scripts/bench")
+    documented = repository.read("docs/performance.md")
+    for path in repository.python_files():
+        if path.startswith("scripts/benchmarks/"):
+            name = Path(path).stem
+            assert re.search(rf"^names=\(.*\b{name}\b.*\)$", run, re.MULTILINE), name
+            assert f"scripts/bench {name}" in documented, name
 
 
 @pytest.fixture

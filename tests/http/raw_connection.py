@@ -148,7 +148,11 @@ async def raw_connection(
     sock.setblocking(False)
     if lazy:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, LAZY_BYTES)
-    await asyncio.get_running_loop().sock_connect(sock, (address.host, address.port))
+    try:
+        await asyncio.get_running_loop().sock_connect(sock, (address.host, address.port))
+    except OSError:
+        sock.close()
+        raise
     limit = LAZY_BYTES if lazy else EAGER_BYTES
     reader, writer = await asyncio.open_connection(sock=sock, limit=limit)
     connection = RawConnection(reader, writer, str(address))

@@ -78,7 +78,7 @@ async def test_a_stream_ends_well_within_the_grace_and_nothing_new_begins(
             await refused(inferd)
             assert await idle.ended()
             with pytest.raises(ConfigError, match="stopping"):
-                inferd.reload(attached(paced))
+                await inferd.reload(attached(paced))
             stream = await client.rest(*head)
         await ended(inferd, 2.0)
         (row,) = await ledger(inferd)

@@ -131,94 +131,82 @@ async def test_those_who_wait_for_the_only_worker_when_it_dies_hear_it_at_once(
     assert sum(row.prompt_tokens + row.completion_tokens for row in rows) == 0
 
 
-@pytest.mark.parametrize(
-    ("kind", "parameters"),
-    [
-        ("reset", {"after": 5}),
-        ("cut", {"after": 5}),
-        ("cut", {"after": 5, "clean": True}),
-        ("error_frame", {"after": 5}),
-        ("error_frame", {"after": 5, **FULL}),
-        ("garbage", {"after": 5}),
-        ("garbage", {"after": 5, "data": "<html>Bad gateway</html>"}),
-    ],
-)
+BREAKS: list[dict[str, Any]] = [
+    {"kind": "reset"},
+    {"kind": "cut"},
+    {"kind": "cut", "clean": True},
+    {"kind": "error_frame"},
+    {"kind": "error_frame", **FULL},
+    {"kind": "garbage"},
+    {"kind": "garbage", "data": "<html>Bad gateway</html>"},
+]
+
+
 @pytest.mark.parametrize("include_usage", [True, False])
 async def test_a_stream_that_breaks_is_told_and_never_begun_again(
-    tmp_path: Path,
-    paced: EngineProcess,
-    twin: EngineProcess,
-    kind: str,
-    parameters: Any,
-    include_usage: bool,
+    tmp_path: Path, paced: EngineProcess, twin: EngineProcess, include_usage: bool
 ) -> None:
     options = {"stream_options": {"include_usage": True}} if include_usage else {}
     async with gateway(tmp_path, paced, twin) as inferd:
-        for engine in inferd.engines:
-            await engine.fault(kind, **parameters)
-        before = await asked(inferd)
-        answer = await ask(inferd, holding(max_tokens=30, **options))
-        usage = assert_told(answer)
-        row = await inferd.row()
-        after = await asked(inferd)
-    assert sum(after) - sum(before) == 1
-    assert usage["completion_tokens"] >= answer.body.count(b'"content":"') - 1
-    assert (row.outcome, row.attempts) == (Outcome.FAILED, 1)
-    assert row.completion_tokens >= 3
+        for fault in BREAKS:
+            for engine in inferd.engines:
+                await engine.fault("clear")
+                await engine.fault(**fault, after=5)
+            before = await asked(inferd)
+            answer = await ask(inferd, holding(max_tokens=30, **options))
+            usage = assert_told(answer)
+            row = (await inferd.rows())[-1]
+            after = await asked(inferd)
+            assert sum(after) - sum(before) == 1, fault
+            assert usage["completion_tokens"] >= answer.body.count(b'"content":"') - 1
+            assert (row.outcome, row.attempts) == (Outcome.FAILED, 1)
+            assert row.completion_tokens >= 3, fault
 
 
-@pytest.mark.parametrize(
-    ("kind", "parameters", "status", "code"),
-    [
-        ("error", {"status": 500}, 502, "worker_unavailable"),
-        ("error", {"status": 401, "message": "Unauthorized"}, 502, "worker_unavailable"),
-        ("error", {"status": 503, "message": FULL["message"]}, 429, "overloaded"),
-        ("error_frame", FULL, 429, "overloaded"),
-        ("error_frame", {"code": 500}, 502, "worker_unavailable"),
-        ("empty", {}, 502, "worker_unavailable"),
-        ("cut", {}, 502, "worker_unavailable"),
-        ("reset", {}, 502, "worker_unavailable"),
-        ("not_http", {}, 502, "worker_unavailable"),
-        ("garbage", {}, 502, "worker_unavailable"),
-        ("garbage", {"data": "[]"}, 502, "worker_unavailable"),
-        ("garbage", {"data": '{"choices":"x"}'}, 502, "worker_unavailable"),
-        ("garbage", {"data": '{"choices":[7]}'}, 502, "worker_unavailable"),
-        ("garbage", {"data": '{"choices":[{"index":3}]}'}, 502, "worker_unavailable"),
-        ("garbage", {"data": '{"choices":[{"delta":"x"}]}'}, 502, "worker_unavailable"),
-        (
-            "garbage",
-            {"data": '{"choices":[{"delta":{"tool_calls":5}}]}'},
-            502,
-            "worker_unavailable",
-        ),
-    ],
-)
+LOST = (502, "worker_unavailable")
+OVERLOADED = (429, "overloaded")
+BEFORE_THE_FIRST_EVENT: list[tuple[dict[str, Any], tuple[int, str]]] = [
+    ({"kind": "error", "status": 500}, LOST),
+    ({"kind": "error", "status": 401, "message": "Unauthorized"}, LOST),
+    ({"kind": "error", "status": 503, "message": FULL["message"]}, OVERLOADED),
+    ({"kind": "error_frame", **FULL}, OVERLOADED),
+    ({"kind": "error_frame", "code": 500}, LOST),
+    ({"kind": "empty"}, LOST),
+    ({"kind": "cut"}, LOST),
+    ({"kind": "reset"}, LOST),
+    ({"kind": "not_http"}, LOST),
+    ({"kind": "garbage"}, LOST),
+    ({"kind": "garbage", "data": "[]"}, LOST),
+    ({"kind": "garbage", "data": '{"choices":"x"}'}, LOST),
+    ({"kind": "garbage", "data": '{"choices":[7]}'}, LOST),
+    ({"kind": "garbage", "data": '{"choices":[{"index":3}]}'}, LOST),
+    ({"kind": "garbage", "data": '{"choices":[{"delta":"x"}]}'}, LOST),
+    ({"kind": "garbage", "data": '{"choices":[{"delta":{"tool_calls":5}}]}'}, LOST),
+]
+
+
 async def test_a_worker_that_fails_before_its_first_event_is_replaced_or_told_as_a_status(
-    tmp_path: Path,
-    fast: EngineProcess,
-    paced: EngineProcess,
-    kind: str,
-    parameters: Any,
-    status: int,
-    code: str,
+    tmp_path: Path, fast: EngineProcess, paced: EngineProcess
 ) -> None:
     async with gateway(tmp_path, fast, paced) as inferd:
-        broken, sound = inferd.engines
-        await broken.fault(kind, **parameters)
-        for number in range(3):
-            answer = await ask(inferd, chat(f"{number}", max_tokens=3, stream=True))
-            assert answer.told.done
-        await sound.fault(kind, **parameters)
-        before = await asked(inferd)
-        answer = await ask(inferd, chat(max_tokens=3, stream=True))
-        after = await asked(inferd)
-        rows = await inferd.rows()
-    assert_refused(answer, status, code)
-    assert ("retry-after" in answer.headers) == (status == 429)
-    assert all(new > old for new, old in zip(after, before, strict=True))
-    assert {row.worker for row in rows[:3]} == {"chat-1-a2"}
-    assert (rows[3].outcome, rows[3].error_code, rows[3].attempts) == (Outcome.FAILED, code, 2)
-    assert rows[3].completion_tokens == 0
+        for fault, (status, code) in BEFORE_THE_FIRST_EVENT:
+            for engine in inferd.engines:
+                await engine.fault("clear")
+            await inferd.engines[0].fault(**fault)
+            for number in range(2):
+                answer = await ask(inferd, chat(f"{number}", max_tokens=3, stream=True))
+                assert answer.told.done, fault
+            await inferd.engines[1].fault(**fault)
+            before = await asked(inferd)
+            answer = await ask(inferd, chat(max_tokens=3, stream=True))
+            after = await asked(inferd)
+            *replaced, told = (await inferd.rows())[-3:]
+            assert_refused(answer, status, code)
+            assert ("retry-after" in answer.headers) == (status == 429)
+            assert all(new > old for new, old in zip(after, before, strict=True)), fault
+            assert {row.worker for row in replaced} == {"chat-1-a2"}
+            assert (told.outcome, told.error_code, told.attempts) == (Outcome.FAILED, code, 2)
+            assert told.completion_tokens == 0, fault
 
 
 async def test_a_whole_answer_that_broke_off_is_asked_for_again(

@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import aiohttp.web
 import pytest
 
 from inferd.errors import WorkerUnreachable
-from inferd.workers import attached
+from inferd.workers import attached, base
+from inferd.workers.attached import AttachedWorker
 from inferd.workers.spec import AttachedSpec
 from inferd.workers.states import WorkerState
 from tests.fakes.engines import EngineProcess, free_port, launch_fake
 from tests.process.test_worker_life import CHAT, LONG
-from tests.process.worker_rig import Rig, read_on, running
+from tests.process.worker_rig import Rig, read_on, running, until
 
 pytestmark = pytest.mark.real_time(timeout_s=60)
 
@@ -111,10 +115,12 @@ async def test_a_busy_one_may_miss_a_probe_but_not_three(tmp_path: Path) -> None
         async with attached_to(tmp_path, process.base_url) as rig:
             await rig.diary.entered(S.READY, worker_id=ID)
             os.kill(process.pid, signal.SIGSTOP)
-            await asyncio.sleep(0.8)  # one or two probes of 0.5 s
-            assert rig.supervisor.workers[ID].state is S.READY
+            worker = cast("AttachedWorker", rig.supervisor.workers[ID])
+            await until("a probe is not answered", lambda: worker.silent)
+            assert worker.state is S.READY
             os.kill(process.pid, signal.SIGCONT)
-            await asyncio.sleep(0.5)
+            await until("a probe is answered", lambda: not worker.silent)
+            assert rig.diary.states(ID) == ["loading", "ready"]
             os.kill(process.pid, signal.SIGSTOP)
             await rig.diary.entered(S.FAILED, worker_id=ID)
             os.kill(process.pid, signal.SIGCONT)
@@ -133,62 +139,123 @@ async def test_the_key_is_sent_and_a_wrong_one_is_told(tmp_path: Path) -> None:
 
 
 async def test_another_model_is_told_and_never_used(tmp_path: Path) -> None:
-    with engine(tmp_path) as process:
-        async with attached_to(tmp_path, process.base_url, model="code") as rig:
-            await rig.diary.entered(S.FAILED, worker_id=ID)
-            assert rig.diary.reasons(ID) == [
-                "it serves chat, not code: correct `url`, or set `model`"
-            ]
-            await asyncio.sleep(0.5)
-            assert S.READY not in rig.diary.states(ID)
+    async with (
+        plain_server(MODELS) as server,
+        attached_to(tmp_path, server.url, model="code") as rig,
+    ):
+        await rig.diary.entered(S.FAILED, worker_id=ID)
+        assert rig.diary.reasons(ID) == ["it serves chat, not code: correct `url`, or set `model`"]
+        await server.asked_again("/v1/models", times=3)
+        assert rig.diary.states(ID) == ["loading", "failed"]
+
+
+MODELS = {"/v1/models": {"object": "list", "data": [{"id": "chat"}]}}
+LOADS = {
+    "loads": [
+        {
+            "num_running_reqs": 0,
+            "num_waiting_reqs": 0,
+            "num_used_tokens": 0,
+            "max_total_num_tokens": 1_000,
+        }
+    ]
+}
+SILENCE = object()
+
+
+@dataclass
+class PlainServer:
+    """GET path -> JSON, or the status of an error, or SILENCE; all else is a 404."""
+
+    answers: dict[str, object]
+    url: str = ""
+    asked: Counter[str] = field(default_factory=Counter)
+
+    async def answer(self, http: aiohttp.web.Request) -> aiohttp.web.Response:
+        self.asked[http.path] += 1
+        found = self.answers.get(http.path, 404)
+        if found is SILENCE:
+            await asyncio.Event().wait()
+        if isinstance(found, int):
+            return aiohttp.web.json_response({"error": "refused"}, status=found)
+        return aiohttp.web.json_response(found)
+
+    async def asked_again(self, path: str, times: int) -> None:
+        """Until it has been asked that often for `path` from now on."""
+        enough = self.asked[path] + times
+        await until(f"{path} is asked for again", lambda: self.asked[path] >= enough)
 
 
 @asynccontextmanager
-async def plain_server(answers: dict[str, object]) -> AsyncIterator[str]:
-    """A server that knows nothing of SGLang: GET path -> JSON, all else 404."""
-
-    async def answer(http: aiohttp.web.Request) -> aiohttp.web.Response:
-        if http.path not in answers:
-            return aiohttp.web.json_response({"error": "unknown"}, status=404)
-        return aiohttp.web.json_response(answers[http.path])
-
+async def plain_server(answers: Mapping[str, object]) -> AsyncIterator[PlainServer]:
+    """A server that knows nothing of SGLang, but what `answers` say."""
+    server = PlainServer(dict(answers))
     app = aiohttp.web.Application()
-    app.router.add_get("/{path:.*}", answer)
-    runner = aiohttp.web.AppRunner(app, access_log=None)
+    app.router.add_get("/{path:.*}", server.answer)
+    runner = aiohttp.web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     site = aiohttp.web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
+    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+        yield server
     finally:
         await runner.cleanup()
 
 
-async def test_a_plain_server_is_used_without_what_it_lacks(tmp_path: Path) -> None:
-    answers: dict[str, object] = {"/v1/models": {"object": "list", "data": [{"id": "chat"}]}}
-    async with plain_server(answers) as url, attached_to(tmp_path, url) as rig:
+async def test_a_plain_server_is_used_without_what_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "LOADS_LOOK_S", 0.01)
+    async with plain_server(MODELS) as server, attached_to(tmp_path, server.url) as rig:
         await rig.diary.entered(S.READY, worker_id=ID)
         worker = rig.supervisor.workers[ID]
         assert not worker.client.speaks_sglang
-        await asyncio.sleep(1.2)
+        await server.asked_again("/v1/models", times=2)
+        assert server.asked["/v1/loads"] == 1  # and not again: it said that it has none
         assert worker.loads is None
         assert str(rig.sample("inferd_kv_utilization", worker=ID)) == "nan"
-        del answers["/v1/models"]
+        del server.answers["/v1/models"]
         await rig.diary.entered(S.FAILED, worker_id=ID)
         assert worker.reason == "GET /v1/models gave 404"
 
 
 @pytest.mark.parametrize("body", [[], {"data": None}, {"data": [1]}, "text"])
 async def test_a_server_of_another_kind_is_told(tmp_path: Path, body: object) -> None:
-    async with plain_server({"/v1/models": body}) as url, attached_to(tmp_path, url) as rig:
+    async with (
+        plain_server({"/v1/models": body}) as server,
+        attached_to(tmp_path, server.url) as rig,
+    ):
         await rig.diary.entered(S.FAILED, worker_id=ID)
         assert rig.diary.reasons(ID) == ["GET /v1/models gave no list of models: correct `url`"]
 
 
 async def test_a_changed_address_is_taken_at_once(tmp_path: Path) -> None:
-    answers: dict[str, object] = {"/v1/models": {"data": [{"id": "chat"}]}}
-    async with plain_server(answers) as url, attached_to(tmp_path, "http://127.0.0.1:9") as rig:
+    async with plain_server(MODELS) as server, attached_to(tmp_path, "http://127.0.0.1:9") as rig:
         await rig.diary.entered(S.LOADING, worker_id=ID)
-        rig.supervisor.apply([rig.pool(None, AttachedSpec("chat", url, None, 7))])
+        rig.supervisor.apply([rig.pool(None, AttachedSpec("chat", server.url, None, 7))])
         await rig.diary.entered(S.READY, worker_id=ID)
-        assert rig.supervisor.workers[ID].client.url == url
+        assert rig.supervisor.workers[ID].client.url == server.url
+
+
+@pytest.mark.parametrize("first", [SILENCE, 503, 500, 429], ids=str)
+async def test_one_that_cannot_tell_its_load_yet_is_not_taken_for_a_plain_one(
+    tmp_path: Path, first: object
+) -> None:
+    answers = {**MODELS, "/ready": {}, "/v1/loads": first}
+    async with plain_server(answers) as server, attached_to(tmp_path, server.url) as rig:
+        await server.asked_again("/v1/loads", times=2)
+        assert rig.diary.states(ID) == ["loading"]
+        server.answers["/v1/loads"] = LOADS
+        await rig.diary.entered(S.READY, worker_id=ID)
+        assert rig.supervisor.workers[ID].client.speaks_sglang
+
+
+async def test_a_gate_that_lacks_a_readiness_page_at_first_is_asked_again(tmp_path: Path) -> None:
+    async with plain_server({}) as server, attached_to(tmp_path, server.url) as rig:
+        await server.asked_again("/v1/models", times=1)
+        server.answers.update(MODELS, **{"/ready": 503, "/v1/loads": LOADS})
+        await server.asked_again("/ready", times=2)
+        assert rig.diary.states(ID) == ["loading"]
+        server.answers["/ready"] = {}
+        await rig.diary.entered(S.READY, worker_id=ID)

@@ -18,6 +18,8 @@ from inferd import clock
 from inferd.errors import ShuttingDown, WorkerUnreachable
 from inferd.provision import model_folder
 from inferd.workers import engine
+from inferd.workers.client import Abandoned
+from inferd.workers.gpus import Gpus
 from inferd.workers.output_log import follow
 from inferd.workers.process import session_members
 from inferd.workers.states import WorkerState
@@ -45,6 +47,21 @@ LONG = orjson.dumps(
         "stream": True,
     }
 )
+
+
+LONG_BY_ID = orjson.dumps(
+    {**orjson.loads(LONG), "rid": "left", "stream_options": {"include_usage": True}}
+)
+
+
+class UsageReader:
+    """Reads on until the usage has come."""
+
+    done = False
+
+    def feed(self, data: bytes) -> bytes:
+        self.done = self.done or b"[DONE]" in data
+        return data
 
 
 def of_process(pid: int, name: str) -> str:
@@ -93,7 +110,9 @@ async def test_loads_are_reported_while_ready(tmp_path: Path) -> None:
         async with asyncio.TaskGroup() as group, asked as exchange:
             assert await exchange.head() == 200
             reading = group.create_task(read_on(exchange))
-            await until(lambda: rig.worker.loads and rig.worker.loads.running)
+            await until(
+                "a report of the load", lambda: rig.worker.loads and rig.worker.loads.running
+            )
             loads = rig.worker.loads
             assert loads.running == 1
             assert loads.total_tokens > 0
@@ -143,13 +162,13 @@ async def test_the_ceiling_of_restarts_and_the_way_back(tmp_path: Path) -> None:
         spec = rig.spec(broken, restarts_per_hour_max=2)
         rig.supervisor.apply([rig.pool(spec)])
         await rig.diary.entered(S.FAILED, times=3)
-        await until(lambda: rig.worker.outlook.startswith("given up"))
-        await asyncio.sleep(0.5)
+        await until("it is given up", lambda: rig.worker.outlook.startswith("given up"))
         assert rig.diary.states().count("spawning") == 3
         assert rig.worker.outlook.startswith("given up after 2 restarts within an hour")
         assert "lacks the package torch: run `inferd engine install`" in rig.worker.reason
         rig.supervisor.restart(ID)
         await rig.diary.entered(S.READY)
+        assert rig.diary.states().count("spawning") == 4
 
 
 async def test_a_load_that_hangs_fails_with_where_it_hung(tmp_path: Path) -> None:
@@ -160,7 +179,7 @@ async def test_a_load_that_hangs_fails_with_where_it_hung(tmp_path: Path) -> Non
         pid = rig.worker.pid
         (reason,) = rig.diary.reasons()
         assert reason.startswith("no progress for 2 s while loading weights: Load weight begin.")
-        await until(lambda: not session_members(pid))
+        await until("its processes are gone", lambda: not session_members(pid))
 
 
 @pytest.mark.slow
@@ -170,7 +189,8 @@ async def test_a_load_that_gets_on_may_take_as_long_as_it_wants(tmp_path: Path) 
         start = clock.monotonic()
         rig.supervisor.apply([rig.pool(rig.spec(slow, load_stall_s=2.0))])
         await rig.diary.entered(S.LOADING)
-        await until(lambda: "Loading safetensors checkpoint shards" in rig.worker.progress)
+        shards = "Loading safetensors checkpoint shards"
+        await until("progress is shown", lambda: shards in rig.worker.progress)
         assert rig.worker.progress.startswith("loading weights: Loading safetensors")
         await rig.diary.entered(S.READY)
         assert clock.monotonic() - start >= 7
@@ -246,8 +266,8 @@ async def test_a_cancelled_supervisor_leaves_nothing(tmp_path: Path, state: Work
 
     async with asyncio.TaskGroup() as group:
         task = group.create_task(run())
-        await until(lambda: pids)
-        await asyncio.sleep(0.2)
+        await until("the state is reached", lambda: pids)
+        await until("its child is there", lambda: len(session_members(pids[0])) == 2)
         task.cancel()
     assert session_members(pids[0]) == []
 
@@ -321,7 +341,8 @@ async def test_draining_waits_for_the_leases_and_no_longer(tmp_path: Path) -> No
         rig.leases[ID] = 1
         worker.drain(600.0)
         await rig.diary.entered(S.DRAINING)
-        await asyncio.sleep(0.5)
+        looks = rig.leases.looks
+        await until("it looks for leases again", lambda: rig.leases.looks >= looks + 3)
         assert worker.state is S.DRAINING
         assert worker.record.is_current()
         rig.leases[ID] = 0
@@ -391,3 +412,51 @@ async def test_a_damaged_model_is_named_by_its_checksum(tmp_path: Path) -> None:
         rig.supervisor.restart(ID)
         await rig.diary.entered(S.FAILED)
         assert "model.safetensors has other contents than recorded" in rig.worker.reason
+
+
+async def test_each_worker_has_gpus_of_its_own_and_one_too_many_waits(tmp_path: Path) -> None:
+    gpus = Gpus("4567")
+    async with running(tmp_path, gpus) as rig:
+        rig.supervisor.apply([rig.pool(rig.on_gpus(2), count=3)])
+        ids = [ID, "chat-1-2", "chat-1-3"]
+        for worker_id in ids[:2]:
+            await rig.diary.entered(S.READY, worker_id=worker_id)
+        shown = [rig.supervisor.workers[worker_id].pid or 0 for worker_id in ids[:2]]
+        assert [visible_devices(pid) for pid in shown] == ["4,5", "6,7"]
+        waits = rig.supervisor.workers[ids[2]]
+        assert waits.state is S.FAILED
+        assert waits.reason == (
+            "the engine cannot be started: it needs 2 GPUs, this machine has 4, 0 are free"
+        )
+        assert waits.outlook == "starts as soon as 2 of the GPUs are free"
+        os.kill(shown[0], signal.SIGKILL)
+        await rig.diary.entered(S.READY, worker_id=ids[2])
+        assert visible_devices(rig.supervisor.workers[ids[2]].pid or 0) == "4,5"
+        await until("the first one waits now", lambda: rig.worker.outlook.startswith("starts as"))
+        assert gpus.free == 0
+        rig.supervisor.apply([rig.pool(rig.on_gpus(2), count=1)])
+        await rig.diary.entered(S.READY, times=2)
+    assert gpus.free == 4
+
+
+def visible_devices(pid: int) -> str:
+    environ = of_process(pid, "environ").split("\0")
+    return dict(entry.partition("=")[::2] for entry in environ)["CUDA_VISIBLE_DEVICES"]
+
+
+async def test_what_a_client_left_is_billed_before_a_drained_engine_is_stopped(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as rig:
+        rig.supervisor.apply([rig.pool(rig.spec(speed=1.0))])
+        await rig.diary.entered(S.READY)
+        worker = rig.worker
+        reader, settled = UsageReader(), list[bool]()
+        async with worker.client.exchange(CHAT, LONG_BY_ID) as exchange:
+            assert await exchange.head() == 200
+            await exchange.read()
+            left = Abandoned(exchange, "left", reader, lambda: settled.append(reader.done))
+            worker.client.abandon(left)
+        worker.drain(5.0)
+        await rig.diary.entered(S.STOPPED)
+        assert settled == [True]

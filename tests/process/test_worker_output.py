@@ -55,7 +55,7 @@ async def test_a_chatty_engine_is_capped_and_followed_without_a_gap(tmp_path: Pa
         watchers = [group.create_task(job) for job in (log.run(), watch_size(), watch_lines())]
         async with engine:
             assert await engine.wait() == 0
-        await until(lambda: followed[-1] == LINES - 1)
+        await until("the last line is followed", lambda: followed[-1] == LINES - 1)
         for watcher in watchers:
             watcher.cancel()
     assert CAP / 2 < largest <= 2 * CAP

@@ -54,10 +54,12 @@ time.sleep(600)
 """
 
 
-def start(folder: Path, code: str, *arguments: str, grace_s: float = 5.0) -> EngineProcess:
+def start(
+    folder: Path, code: str, *arguments: str, grace_s: float = 5.0, files: str = ""
+) -> EngineProcess:
     with (folder / "output").open("ab") as output:
         return spawn(
-            Program((sys.executable, "-c", code, *arguments), dict(os.environ), folder),
+            Program((sys.executable, "-c", code, *arguments), dict(os.environ), folder, files),
             output=output.fileno(),
             worker_id="chat-1-1",
             port=1,
@@ -249,11 +251,20 @@ async def test_a_record_names_one_process_and_no_heir(tmp_path: Path) -> None:
 
 async def test_a_stranger_with_the_number_is_not_signalled(tmp_path: Path) -> None:
     """Were the number ever somebody else's, the start time would differ: then nothing is sent."""
-    async with start(tmp_path, "import time; time.sleep(600)", grace_s=0.2) as engine:
+    code = """
+import signal, time
+signal.signal(signal.SIGUSR1, lambda *_: print("ALIVE", flush=True))
+print("READY", flush=True)
+while True:
+    time.sleep(600)
+"""
+    async with start(tmp_path, code, grace_s=0.2) as engine:
+        await said(tmp_path, "READY")
         true_record = engine.record
         engine.record = replace(true_record, start_ticks=true_record.start_ticks - 1)
         engine._kill()
-        await asyncio.sleep(0.2)
+        os.kill(true_record.pid, signal.SIGUSR1)
+        await said(tmp_path, "ALIVE")
         assert engine.exit_status is None
         engine.record = true_record
     assert engine.exit_status == -signal.SIGTERM
@@ -311,6 +322,40 @@ while True:
         await said(tmp_path, "READY")
         await asyncio.sleep(0.3)
     assert session_members(engine.record.pid) == []
+
+
+# Two of them have a file of that kind open each, and the first one has another file.
+WITH_FILES = """
+import os, sys, time
+name = sys.argv[1]
+child = os.fork()
+mine = open(f"{name}_{'child' if child == 0 else 'leader'}.shm", "w")
+if child:
+    other = open(f"{os.path.dirname(name)}/other", "w")
+print("READY", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("killed", [True, False])
+async def test_files_that_a_killed_engine_cannot_remove_are_removed(
+    tmp_path: Path, killed: bool
+) -> None:
+    folder = tmp_path / "shm"
+    folder.mkdir()
+    begin = str(folder / "loads")
+    of_another = folder / "loads_of_another.shm"
+    of_another.touch()
+    async with start(tmp_path, WITH_FILES, begin, grace_s=0.2, files=begin) as engine:
+        await said(tmp_path, "READY", times=2)
+        assert len(list(folder.iterdir())) == 4
+        if killed:  # the leader alone is gone at first
+            engine.note_files()
+            for pid in session_members(engine.record.pid):
+                os.kill(pid, signal.SIGKILL)
+            await engine.wait()
+        assert of_another.exists()
+    assert sorted(path.name for path in folder.iterdir()) == [of_another.name, "other"]
 
 
 def test_names_with_parentheses_and_spaces_do_not_confuse(tmp_path: Path) -> None:

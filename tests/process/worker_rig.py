@@ -7,7 +7,7 @@ import random
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from inferd.inference import Usage
 from inferd.metrics import Metrics
 from inferd.upstream.wire import Exchange
 from inferd.workers.base import WorkerBase
+from inferd.workers.gpus import Gpus
 from inferd.workers.spec import AttachedSpec, PoolSpec, WorkerSpec
 from inferd.workers.states import WorkerState
 from inferd.workers.supervisor import Supervisor
@@ -86,12 +87,23 @@ class Diary:
             await self.written.wait()
 
 
+class Leases(dict[str, int]):
+    """How many leases each worker holds, and how often it was asked for."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def of(self, worker_id: str) -> int:
+        self.looks += 1
+        return self.get(worker_id, 0)
+
+
 @dataclass
 class Rig:
     supervisor: Supervisor
     diary: Diary
     registry: CollectorRegistry
-    leases: dict[str, int]
+    leases: Leases
     folder: Path
     weights: Path
 
@@ -113,6 +125,12 @@ class Rig:
             workers=Workers.model_validate({"restart_backoff_s": 0.1, **limits}),
         )
 
+    def on_gpus(self, number: int) -> WorkerSpec:
+        """A worker that needs so many GPUs, which the fake engine does not look for."""
+        spec = self.spec()
+        options = {"device": "cuda", "tensor_parallel": number}
+        return replace(spec, engine=spec.engine.model_copy(update=options))
+
     def pool(
         self, spec: WorkerSpec | None, *attached: AttachedSpec, count: int = 1, drain_s: float = 5.0
     ) -> PoolSpec:
@@ -122,10 +140,14 @@ class Rig:
         return self.registry.get_sample_value(name, labels)
 
 
-async def until(condition: Callable[[], object]) -> None:
-    """Until something holds that no event tells of."""
-    while not condition():  # noqa: ASYNC110 - processes and files send no events
-        await asyncio.sleep(0.01)
+async def until(what: str, condition: Callable[[], object], limit_s: float = 20.0) -> None:
+    """Until something holds that no event tells of; `what` that is, for when it never does."""
+    try:
+        async with asyncio.timeout(limit_s):
+            while not condition():  # noqa: ASYNC110 - processes and files send no events
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise AssertionError(f"not within {limit_s:g} s: {what}") from None
 
 
 async def read_on(exchange: Exchange) -> None:
@@ -143,16 +165,17 @@ def model_folder(path: Path) -> Path:
 
 
 @asynccontextmanager
-async def running(tmp_path: Path, *pools: PoolSpec) -> AsyncIterator[Rig]:
+async def running(tmp_path: Path, gpus: Gpus | None = None) -> AsyncIterator[Rig]:
     """The supervisor runs; leaving stops it, and with it everything it has started."""
-    diary, registry, leases = Diary(), CollectorRegistry(), dict[str, int]()
+    diary, registry, leases = Diary(), CollectorRegistry(), Leases()
     supervisor = Supervisor(
         diary,
         metrics=Metrics(registry),
         environment=FakeEnvironment(),
         folder=tmp_path / "workers",
-        leases_of=lambda worker_id: leases.get(worker_id, 0),
+        leases_of=leases.of,
         rng=random.Random(1),
+        gpus=gpus,
     )
     weights = model_folder(tmp_path / "model")
     async with asyncio.TaskGroup() as group:

@@ -151,7 +151,7 @@ def test_any_bytes(raw: bytes) -> None:
     parsed(raw)
 
 
-@settings(max_examples=200)
+@settings(max_examples=2 * settings().max_examples)
 @given(body)
 @example({"model": "demo", "messages": [{"role": "user", "content": "x"}], "stop": [{}]})
 @example({"model": "demo", "messages": [{"role": {}, "content": "x"}]})
@@ -160,7 +160,7 @@ def test_any_values_of_known_parameters(value: dict[str, Any]) -> None:
         check(chat)
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(one_parameter)
 def test_any_value_of_one_parameter(value: dict[str, Any]) -> None:
     if chat := parsed(orjson.dumps(value)):

@@ -4,14 +4,17 @@ import os
 import socket
 import stat
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
 import pytest
 
 from inferd.config.schema import EngineOptions, Workers
+from inferd.errors import ProvisionError
 from inferd.workers import engine
 from inferd.workers.engine import Counters, Loads
+from inferd.workers.process import Program
 from inferd.workers.spec import WorkerSpec
 
 CAPTURES = Path(__file__).parents[2] / "data" / "engine_captures"
@@ -166,3 +169,48 @@ def test_no_descriptor_left_means_no_port(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(socket, "socket", refuse)
     assert engine.free_port() == 0
+
+
+def program(made: WorkerSpec, devices: tuple[str, ...] = ()) -> Program:
+    return engine.program(
+        made,
+        Environment(),
+        port=30_000,
+        key_file=Path("/state/engine.yaml"),
+        folder=Path("/state"),
+        devices=devices,
+    )
+
+
+def test_the_devices_are_all_that_the_engine_sees() -> None:
+    made = program(spec(tensor_parallel=2), ("2", "3"))
+    assert made.environment["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert "CUDA_VISIBLE_DEVICES" not in program(spec(device="cpu")).environment
+
+
+def test_devices_that_the_configuration_names_itself_are_refused() -> None:
+    with pytest.raises(ProvisionError, match="`env` sets CUDA_VISIBLE_DEVICES"):
+        program(spec(env={"CUDA_VISIBLE_DEVICES": "0"}), ("1",))
+
+
+@pytest.mark.parametrize(
+    ("options", "gpus"),
+    [
+        ({}, 1),
+        ({"tensor_parallel": 4}, 4),
+        ({"device": "cpu", "extra_args": ["--dp-size", "2"]}, 0),
+        ({"tensor_parallel": 2, "extra_args": ["--tp-size", "4"]}, 4),
+        ({"tensor_parallel": 2, "extra_args": ["--dp-size=2", "--pp-size", "2"]}, 8),
+        ({"tensor_parallel": 4, "extra_args": ["--dp", "4", "--enable-dp-attention"]}, 4),
+        ({"tensor_parallel": 2, "extra_args": ["--dp", "many", "--dp"]}, 2),
+    ],
+)
+def test_how_many_gpus_an_engine_needs(options: dict[str, object], gpus: int) -> None:
+    assert engine.gpus_needed(spec(**options).engine) == gpus
+
+
+def test_keys_of_other_workers_are_kept_from_the_engine() -> None:
+    with_secrets = replace(spec(env={"GIVEN": "x"}), secrets=frozenset({"PYTHONPATH", "GIVEN"}))
+    made = program(with_secrets).environment
+    assert "PYTHONPATH" not in made
+    assert made["GIVEN"] == "x"  # somebody wants it there

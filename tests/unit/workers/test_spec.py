@@ -76,6 +76,17 @@ def test_a_key_shows_neither_in_the_text_of_a_spec_nor_in_its_hash() -> None:
     assert one.spec_hash != AttachedSpec("chat", "http://h:1", "other", 1).spec_hash
 
 
+def test_every_engine_knows_which_variables_are_not_for_it() -> None:
+    attached = ({"url": "http://10.0.0.1:30000", "key_env": "GPU_KEY"},)
+    first, second = pools(
+        model(versions=(version(), version("2", attached=attached))), model("code"), GPU_KEY="x"
+    )[::2]
+    assert first.worker is not None
+    assert second.worker is not None
+    assert first.worker.secrets == second.worker.secrets == {"GPU_KEY"}
+    assert first.worker.spec_hash == spec().spec_hash  # nobody is restarted for it
+
+
 def test_pools_that_would_share_a_slug_get_one_each_whatever_their_order() -> None:
     one = model("a/b", versions=(version("c"),))
     two = model("a", versions=(version("b-c"),))

@@ -40,6 +40,7 @@ def _requests(loop: asyncio.AbstractEventLoop, rng: random.Random) -> list[Infer
         prompt_bytes=7_000,
         prompt_tokens_estimated=2_000,
         output_tokens_max=300,
+        output_tokens_given=True,
         choices=1,
         stream=True,
         include_usage=False,
@@ -133,7 +134,9 @@ def main() -> int:
     medians = {name: statistics.median(values) for name, values in results.items()}
     unit = medians["bare future"]
     if chosen.json:
-        sys.stdout.write(json.dumps({"us": medians, "unit": "bare future"}) + "\n")
+        sys.stdout.write(
+            json.dumps({"benchmark": "placement", "us": medians, "unit": "bare future"}) + "\n"
+        )
     else:
         for name, value in medians.items():
             sys.stdout.write(f"{name:<36} {value:7.2f} us {value / unit:6.1f} x\n")
