@@ -48,6 +48,7 @@ all_passed() {
         say "${beside_names[number]}"
         cat "$said_beside/$number"
     done
+    beside_pids=()
     ((${#failed[@]} == 0)) || die "failed: $(printf '%s; ' "${failed[@]}")"
     say "all passed in $SECONDS s"
 }

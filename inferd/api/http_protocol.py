@@ -84,9 +84,10 @@ class InferdProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._end_head()
-        if self.cycle is not None and not self.cycle.response_complete:
+        cycle: RequestResponseCycle | None = self.cycle  # none before the first request
+        if cycle is not None and not cycle.response_complete:
             self._earlier = [one for one in self._earlier if not one.response_complete]
-            self._earlier.append(self.cycle)
+            self._earlier.append(cycle)
             if len(self._earlier) > PIPELINED_MAX:
                 self.transport.abort()
         super().on_headers_complete()
@@ -125,8 +126,8 @@ class InferdProtocol(HttpToolsProtocol):
     def _refuse(self, error: InferdError) -> None:
         """Answer without an application behind, and close."""
         self._end_head()
-        cycles = [*self._earlier, self.cycle]
-        if any(one and one.response_started and not one.response_complete for one in cycles):
+        cycles: list[RequestResponseCycle | None] = [*self._earlier, self.cycle]
+        if any(one is not None and _begun(one) for one in cycles):
             self.transport.abort()  # an answer in the middle of another one would be read as its
             return
         rendered = render(error, new_request_id())
@@ -135,3 +136,7 @@ class InferdProtocol(HttpToolsProtocol):
         lines += [b"content-length: %d" % len(rendered.body), b"connection: close", b"", b""]
         self.transport.write(b"\r\n".join(lines) + rendered.body)
         self.transport.close()
+
+
+def _begun(cycle: RequestResponseCycle) -> bool:
+    return cycle.response_started and not cycle.response_complete

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -101,6 +101,13 @@ def config_text(
             more,
         ]
     )
+
+
+async def until(condition: Callable[[], object], within_s: float = START_S_MAX) -> None:
+    """Until something inside inferd is so: what it does not tell by an event is looked at."""
+    async with asyncio.timeout(within_s):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(POLL_S)
 
 
 class Gateway:
@@ -216,9 +223,7 @@ class Gateway:
 
     async def until_ready(self, workers: int) -> None:
         """Until so many workers take requests."""
-        async with asyncio.timeout(START_S_MAX):
-            while sum(len(one.ready_targets) for one in self.schedulers) != workers:
-                await asyncio.sleep(POLL_S)
+        await until(lambda: sum(len(one.ready_targets) for one in self.schedulers) == workers)
 
     @property
     def schedulers(self) -> Iterable[Scheduler]:

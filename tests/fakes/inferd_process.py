@@ -44,6 +44,7 @@ tokens_per_s = 1_000
 burst_tokens = 100_000
 """
 COMMAND = (sys.executable, "-m", "inferd")
+_AGAIN_S = 2.0
 _ESCAPE = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|[=>])")
 
 
@@ -213,6 +214,17 @@ class Terminal:
     def interrupt(self) -> None:
         """Ctrl-C."""
         self.process.send_signal(signal.SIGINT)
+
+    async def interrupt_until(self, text: str, *, after: int = 0) -> int:
+        """Ctrl-C at a prompt, and again as a person would: readline misses one that comes after it
+        has shown the prompt and before it waits for input."""
+        while True:
+            self.interrupt()
+            try:
+                async with asyncio.timeout(_AGAIN_S):
+                    return await self.until(text, after=after)
+            except TimeoutError:
+                continue
 
     async def until(self, text: str, *, after: int = 0) -> int:
         """Until this was shown, past the position `after`; the position behind it."""

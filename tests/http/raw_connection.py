@@ -66,7 +66,7 @@ class RawConnection:
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Send one request; a body is announced as JSON and with its length unless told otherwise."""
+        """Send one request; a body is announced as JSON, with its length, unless told otherwise."""
         fields = {"host": self._host, **self.headers, **(headers or {})}
         if body:
             fields.setdefault("content-type", "application/json")
@@ -178,7 +178,7 @@ async def ask(inferd: Gateway, body: Any, headers: Mapping[str, str] | None = No
         return await connection.answer()
 
 
-def chat(content: str = "Tell me a story.", **more: Any) -> dict[str, Any]:
+def chat(content: str = "Tell me a story.", /, **more: Any) -> dict[str, Any]:
     """A chat body; `more` overrides."""
     return {
         "model": "chat",
@@ -188,6 +188,6 @@ def chat(content: str = "Tell me a story.", **more: Any) -> dict[str, Any]:
     }
 
 
-def holding(content: str = "Hold this slot", **more: Any) -> dict[str, Any]:
+def holding(content: str = "Hold this slot", /, **more: Any) -> dict[str, Any]:
     """A streamed chat that goes on for many seconds on the paced engine."""
     return chat(content, **{"max_tokens": 2_000, "ignore_eos": True, "stream": True, **more})

@@ -41,13 +41,19 @@ KINDS: list[dict[str, Any]] = [
 
 def samples(exposition: str) -> dict[str, float]:
     """Every sample of an exposition by its name with labels."""
-    return {f"{name}{{{labels}}}": float(value) for name, labels, value in SAMPLE.findall(exposition)}
+    return {
+        f"{name}{{{labels}}}": float(value) for name, labels, value in SAMPLE.findall(exposition)
+    }
 
 
 def total(exposition: str, name: str, *labels: str) -> int:
     found = samples(exposition).items()
     return int(
-        sum(value for key, value in found if key.startswith(f"{name}{{") and all(l in key for l in labels))
+        sum(
+            value
+            for key, value in found
+            if key.startswith(f"{name}{{") and all(one in key for one in labels)
+        )
     )
 
 
@@ -81,7 +87,9 @@ async def test_fifty_mixed_requests_are_the_same_tokens_in_every_account(
         rows = await inferd.rows()
         after = await counters(inferd.engines)
         exposition = await inferd.metrics()
-        (summed,) = [one for one in await sums(inferd.app.db, by=("team",)) if one.group != (SYSTEM_TEAM,)]
+        (summed,) = [
+            one for one in await sums(inferd.app.db, by=("team",)) if one.group != (SYSTEM_TEAM,)
+        ]
     counted = tuple(new - old for new, old in zip(after, before, strict=True))
     assert counted == (summed.prompt_tokens, summed.cached_tokens, summed.completion_tokens)
     cached = total(exposition, "inferd_prompt_tokens_total", 'cached="true"')
@@ -137,7 +145,10 @@ async def test_readiness_health_and_metrics_on_both_listeners(
         pools = {"pools": {"chat@1": "ready"}}  # names of models are for admins
         for address, more in ((inferd.public, {}), (inferd.admin, pools)):
             async with raw_connection(address) as client:
-                for path, status in (("/healthz", {"status": "ok"}), ("/readyz", {"status": "ready", **more})):
+                for path, status in (
+                    ("/healthz", {"status": "ok"}),
+                    ("/readyz", {"status": "ready", **more}),
+                ):
                     client.request("GET", path)
                     answer = await client.answer()
                     assert (answer.status, answer.json) == (200, status)
@@ -145,7 +156,10 @@ async def test_readiness_health_and_metrics_on_both_listeners(
             client.request("GET", "/metrics")
             answer = await client.answer()
         assert answer.headers["content-type"].startswith("text/plain; version=")
-        assert samples(answer.body.decode())['inferd_worker_state{state="ready",worker="chat-1-a1"}'] == 1
+        assert (
+            samples(answer.body.decode())['inferd_worker_state{state="ready",worker="chat-1-a1"}']
+            == 1
+        )
 
 
 async def test_not_ready_without_a_worker_but_healthy(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ async def test_the_synchronous_client_works_as_well(tmp_path: Path, fast: Engine
     assert whole == streamed != ""
 
 
-async def test_the_stream_helper_puts_two_choices_together(
+async def test_the_sdks_own_assembly_puts_two_choices_together(
     tmp_path: Path, fast: EngineProcess
 ) -> None:
     """It joins repeated strings and fails on a choice that opens out of order."""

@@ -40,37 +40,39 @@ def assert_one_life(choices: list[dict[str, Any]]) -> None:
     assert all(choice["finish_reason"] is None for choice in choices[:-1])
 
 
-@pytest.mark.parametrize("count", [1, 3])
-@pytest.mark.parametrize("include_usage", [True, False])
-async def test_a_stream_is_what_the_contract_says(
-    tmp_path: Path, fast: EngineProcess, count: int, include_usage: bool
-) -> None:
-    body = chat(max_tokens=20, stream=True, n=count, **(USAGE if include_usage else {}))
+async def test_a_stream_is_what_the_contract_says(tmp_path: Path, fast: EngineProcess) -> None:
     async with gateway(tmp_path, fast) as inferd:
-        answer = await ask(inferd, body)
-        row = await inferd.row()
-    chunks = chunks_of(answer)
+        for count in (1, 3):
+            body = chat(max_tokens=20, stream=True, n=count)
+            plain = await ask(inferd, body)
+            with_usage = await ask(inferd, {**body, **USAGE})
+            for answer in (plain, with_usage):
+                assert_stream(answer, count)
+            assert all("usage" not in chunk for chunk in chunks_of(plain))
+            *others, last = chunks_of(with_usage)
+            assert all(chunk["usage"] is None for chunk in others)
+            assert last["choices"] == []
+            usage = last["usage"]
+            unasked, row = (await inferd.rows())[-2:]
+            assert usage["completion_tokens"] == 20 * count == row.completion_tokens
+            assert usage["prompt_tokens"] == row.prompt_tokens
+            assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+            assert usage["prompt_tokens_details"]["cached_tokens"] == row.cached_tokens
+            assert (unasked.completion_tokens, unasked.estimated) == (20 * count, False)
+
+
+def assert_stream(answer: Answer, count: int) -> None:
+    """Head and order of a stream with so many choices."""
     assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
     assert answer.headers["cache-control"] == "no-cache"
     assert answer.headers["x-accel-buffering"] == "no"
+    chunks = chunks_of(answer)
     assert len({tuple(chunk[key] for key in COMMON) for chunk in chunks}) == 1
     assert chunks[0]["id"].startswith("chatcmpl-")
     assert chunks[0]["object"] == "chat.completion.chunk"
     assert [chunk["choices"][0]["index"] for chunk in chunks[:count]] == list(range(count))
     for index in range(count):
         assert_one_life(choices_of(chunks, index))
-    if include_usage:
-        assert all(chunk["usage"] is None for chunk in chunks[:-1])
-        assert chunks[-1]["choices"] == []
-        usage = chunks[-1]["usage"]
-        assert usage["completion_tokens"] == 20 * count == row.completion_tokens
-        assert usage["prompt_tokens"] == row.prompt_tokens
-        assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
-        assert usage["prompt_tokens_details"]["cached_tokens"] == row.cached_tokens
-    else:
-        assert all("usage" not in chunk for chunk in chunks)
-        assert row.completion_tokens == 20 * count
-    assert not row.estimated
 
 
 async def test_a_whole_answer_holds_what_clients_read_and_nothing_of_the_engine(
@@ -98,18 +100,16 @@ async def test_a_whole_answer_holds_what_clients_read_and_nothing_of_the_engine(
     assert "reasoning_tokens" not in body["usage"]
 
 
-@pytest.mark.parametrize("stream", [True, False])
-async def test_characters_of_many_bytes_arrive_whole(
-    tmp_path: Path, fast: EngineProcess, stream: bool
-) -> None:
+async def test_characters_of_many_bytes_arrive_whole(tmp_path: Path, fast: EngineProcess) -> None:
     """Each frame is decoded alone: half a character in one of them would not decode."""
-    body = chat("Some emoji and thai please [tokens 60]", max_tokens=80, stream=stream)
+    body = chat("Some emoji and thai please [tokens 60]", max_tokens=80)
     async with gateway(tmp_path, fast) as inferd:
-        answer = await ask(inferd, body)
-    text = answer.told.text if stream else answer.json["choices"][0]["message"]["content"]
-    assert "\ufffd" not in text
-    assert any(ord(character) > 0xFFFF for character in text)
-    assert any(0x0E00 <= ord(character) < 0x0E80 for character in text)
+        streamed = (await ask(inferd, {**body, "stream": True})).told.text
+        whole = (await ask(inferd, body)).json["choices"][0]["message"]["content"]
+    assert streamed == whole
+    assert "\ufffd" not in whole
+    assert any(ord(character) > 0xFFFF for character in whole)
+    assert any(0x0E00 <= ord(character) < 0x0E80 for character in whole)
 
 
 async def test_the_logprobs_of_a_chunk_are_those_of_its_tokens(

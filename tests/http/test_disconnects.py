@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from inferd.clock import monotonic
 from inferd.inference import Outcome
 from tests.fakes.engines import EngineProcess, RunningEngine
-from tests.fakes.gateway import Gateway, gateway
+from tests.fakes.gateway import Gateway, gateway, until
 from tests.http.raw_connection import ask, chat, client_of, holding
 
 pytestmark = pytest.mark.real_time
@@ -203,13 +202,6 @@ async def test_a_client_that_pipelined_another_request_is_missed_all_the_same(
         assert (await inferd.row()).outcome == Outcome.CLIENT_LEFT
 
 
-async def until(condition: Callable[[], bool], within_s: float = 5.0) -> None:
-    """Until something inside inferd is so."""
-    async with asyncio.timeout(within_s):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 async def leave_after_connecting(inferd: Gateway) -> None:
     async with client_of(inferd):
         pass
@@ -265,9 +257,11 @@ async def test_a_hundred_clients_that_leave_in_any_phase_hold_nothing(
                     clients.create_task(leaving(inferd))
             await inferd.at_rest()
             await inferd.engine.until(running=0, waiting=0)
-            assert all(row.outcome == Outcome.CLIENT_LEFT for row in await inferd.rows())
             assert (await ask(inferd, chat(max_tokens=1))).status == 200, leaving
-            await inferd.forget_rows()
+        outcomes = Counter(row.outcome for row in await inferd.rows())
+    assert outcomes.keys() == {Outcome.CLIENT_LEFT, Outcome.COMPLETED}
+    assert outcomes[Outcome.COMPLETED] == len(PHASES)
+    assert outcomes[Outcome.CLIENT_LEFT] >= 2 * 100
 
 
 async def test_a_hundred_bodies_that_are_wrong_leave_room_for_a_hundred_that_are_right(

@@ -55,7 +55,14 @@ async def test_no_key_a_wrong_one_and_one_that_is_none(tmp_path: Path, fast: Eng
         Gateway.secrets.add(secret)
         answers = [
             await refusal_of(inferd, bearer(key))
-            for key in (secret, inferd.key[:-1], inferd.key + "x", "x", "x" * 5_000, inferd.admin_key)
+            for key in (
+                secret,
+                inferd.key[:-1],
+                inferd.key + "x",
+                "x",
+                "x" * 5_000,
+                inferd.admin_key,
+            )
         ]
         for answer in answers:
             assert_unknown(answer)

@@ -11,9 +11,8 @@ import pytest
 from inferd.clock import monotonic
 from inferd.inference import Outcome
 from tests.fakes.engines import EngineProcess
-from tests.fakes.gateway import MODEL, gateway
+from tests.fakes.gateway import MODEL, gateway, until
 from tests.http.raw_connection import CHAT_PATH, Answer, ask, chat, client_of, holding
-from tests.http.test_disconnects import until
 from tests.http.test_refusals import assert_error
 
 pytestmark = pytest.mark.real_time
@@ -109,7 +108,8 @@ async def test_a_full_queue_and_a_wait_that_is_too_long(
             async with asyncio.TaskGroup() as clients:
                 began = monotonic()
                 waiting = [
-                    clients.create_task(ask(inferd, chat(stream=stream))) for stream in (True, False)
+                    clients.create_task(ask(inferd, chat(stream=stream)))
+                    for stream in (True, False)
                 ]
                 await until(lambda: inferd.held().get("waiting for chat@1") == 2)
                 full = await ask(inferd, chat())
@@ -143,37 +143,39 @@ async def test_without_a_worker_it_is_503_and_the_model_says_so(tmp_path: Path) 
     assert (row.outcome, row.attempts) == (Outcome.REFUSED, 0)
 
 
-@pytest.mark.parametrize("stream", [True, False])
-async def test_a_deadline_that_passes_before_the_first_event_is_504(
-    tmp_path: Path, paced: EngineProcess, stream: bool
-) -> None:
-    async with gateway(tmp_path, paced, server={"request_deadline_s": 1.0}) as inferd:
-        await inferd.engine.fault("slow_first", seconds=30)
-        answer = await ask(inferd, chat(stream=stream))
-        await inferd.engine.until(running=0)
-        row = await inferd.row()
-    assert_error(answer, 504, "deadline_exceeded", "server_error")
-    assert answer.headers["x-should-retry"] == "false"
-    assert (row.outcome, row.error_code) == (Outcome.FAILED, "deadline_exceeded")
-
-
-async def test_a_deadline_that_passes_in_a_stream_is_its_last_event_and_frees_the_worker(
+async def test_a_deadline_is_a_504_before_the_first_event_and_the_last_event_after_it(
     tmp_path: Path, paced: EngineProcess
 ) -> None:
     async with gateway(tmp_path, paced, server={"request_deadline_s": 1.0}) as inferd:
-        running = await ask(inferd, holding())
-        await inferd.engine.fault("silent", after=5)
-        silent = await ask(inferd, holding("Be silent"))
+        await inferd.engine.fault("slow_first", match="Be late", seconds=30)
+        await inferd.engine.fault("silent", match="Be silent", after=5)
+        async with asyncio.TaskGroup() as clients:
+            late = [
+                clients.create_task(ask(inferd, chat("Be late", stream=stream)))
+                for stream in (True, False)
+            ]
+            begun = [
+                clients.create_task(ask(inferd, holding(content)))
+                for content in ("Be silent", "Go on")
+            ]
         await inferd.engine.until(running=0)
         rows = await inferd.rows()
-    for answer, row in zip((running, silent), rows, strict=True):
-        assert answer.complete
-        assert answer.told.error is not None
-        assert answer.told.error["code"] == "deadline_exceeded"
-        assert answer.told.error["usage"]["completion_tokens"] >= 4
-        assert not answer.told.done
-        assert row.error_code == "deadline_exceeded"
-        assert row.completion_tokens >= answer.told.error["usage"]["completion_tokens"]
+    for task in late:
+        assert_error(task.result(), 504, "deadline_exceeded", "server_error")
+        assert task.result().headers["x-should-retry"] == "false"
+    usages = []
+    for task in begun:
+        told = task.result().told
+        assert task.result().complete
+        assert told.error is not None
+        assert told.error["code"] == "deadline_exceeded"
+        assert not told.done
+        usages.append(told.error["usage"]["completion_tokens"])
+    assert min(usages) >= 4
+    assert {(row.outcome, row.error_code) for row in rows} == {
+        (Outcome.FAILED, "deadline_exceeded")
+    }
+    assert sum(row.completion_tokens for row in rows) >= sum(usages)
 
 
 async def test_an_engine_that_hangs_is_waited_for_until_the_deadline_and_no_longer(

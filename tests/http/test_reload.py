@@ -11,9 +11,8 @@ import pytest
 
 from inferd.errors import ConfigError
 from tests.fakes.engines import EngineProcess
-from tests.fakes.gateway import attached, gateway
+from tests.fakes.gateway import attached, gateway, until
 from tests.http.raw_connection import ask, chat, client_of, holding, raw_connection
-from tests.http.test_disconnects import until
 from tests.http.test_keys import bearer
 from tests.http.test_refusals import assert_error
 
@@ -157,7 +156,9 @@ async def test_a_signal_applies_a_good_file_and_the_admin_hears_what_changed(
 async def test_who_waits_for_a_model_that_is_removed_hears_it_at_once(
     tmp_path: Path, paced: EngineProcess
 ) -> None:
-    more = SECOND_MODEL.format(url=paced.base_url).replace('model = "chat"', 'model = "chat", inflight_max = 1')
+    more = SECOND_MODEL.format(url=paced.base_url).replace(
+        'model = "chat"', 'model = "chat", inflight_max = 1'
+    )
     async with gateway(tmp_path, paced, more=more) as inferd:
         await inferd.until_ready(2)
         async with client_of(inferd) as holder, asyncio.TaskGroup() as clients:

@@ -14,9 +14,8 @@ from inferd.inference import Outcome
 from inferd.storage.database import Database
 from inferd.storage.usage import UsageFilter, UsageRow, rows
 from tests.fakes.engines import EngineProcess
-from tests.fakes.gateway import Gateway, attached, gateway
+from tests.fakes.gateway import Gateway, attached, gateway, until
 from tests.http.raw_connection import Answer, ask, chat, client_of, holding, raw_connection
-from tests.http.test_disconnects import until
 
 pytestmark = pytest.mark.real_time
 
@@ -143,8 +142,9 @@ async def test_a_second_signal_does_not_wait_whatever_its_requests_are_at(
 
 
 async def test_a_client_that_does_not_read_does_not_keep_inferd_alive(
-    tmp_path: Path, fast: EngineProcess
+    tmp_path: Path, fast: EngineProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("inferd.app.LAST_WORDS_S", 0.5)
     body = chat(stream=True, max_tokens=2_000, ignore_eos=True, logprobs=True, top_logprobs=20)
     server = {"shutdown_grace_s": 0.3, "stall_s": 60.0}
     async with gateway(tmp_path, fast, server=server) as inferd:
@@ -153,7 +153,7 @@ async def test_a_client_that_does_not_read_does_not_keep_inferd_alive(
             await inferd.engine.until(running=1)
             await asyncio.sleep(0.3)
             inferd.app.stop()
-            assert await ended(inferd, 8.0) < 6.5
+            assert await ended(inferd, 4.0) < 2.5
         (row,) = await ledger(inferd)
         await inferd.engine.until(running=0)
     assert row.outcome in {Outcome.FAILED, Outcome.CLIENT_LEFT}
@@ -162,12 +162,15 @@ async def test_a_client_that_does_not_read_does_not_keep_inferd_alive(
 async def test_stopping_without_requests_is_quick_and_closes_everything(
     tmp_path: Path, fast: EngineProcess
 ) -> None:
-    async with gateway(tmp_path, fast) as inferd:
-        async with client_of(inferd) as idle, raw_connection(inferd.admin) as admin:
-            for client in (idle, admin):
-                client.request("GET", "/healthz")
-                assert (await client.answer()).status == 200
-            inferd.app.stop()
-            assert await ended(inferd, 3.0) < 2.0
-            assert await idle.ended()
-            assert await admin.ended()
+    async with (
+        gateway(tmp_path, fast) as inferd,
+        client_of(inferd) as idle,
+        raw_connection(inferd.admin) as admin,
+    ):
+        for client in (idle, admin):
+            client.request("GET", "/healthz")
+            assert (await client.answer()).status == 200
+        inferd.app.stop()
+        assert await ended(inferd, 3.0) < 2.0
+        assert await idle.ended()
+        assert await admin.ended()

@@ -15,11 +15,9 @@ import orjson
 import pytest
 
 from inferd import clock
-from inferd.errors import ShuttingDown, WorkerUnreachable
+from inferd.errors import WorkerUnreachable
 from inferd.provision import model_folder
 from inferd.workers import engine
-from inferd.workers.client import Abandoned
-from inferd.workers.gpus import Gpus
 from inferd.workers.output_log import follow
 from inferd.workers.process import session_members
 from inferd.workers.states import WorkerState
@@ -47,21 +45,6 @@ LONG = orjson.dumps(
         "stream": True,
     }
 )
-
-
-LONG_BY_ID = orjson.dumps(
-    {**orjson.loads(LONG), "rid": "left", "stream_options": {"include_usage": True}}
-)
-
-
-class UsageReader:
-    """Reads on until the usage has come."""
-
-    done = False
-
-    def feed(self, data: bytes) -> bytes:
-        self.done = self.done or b"[DONE]" in data
-        return data
 
 
 def of_process(pid: int, name: str) -> str:
@@ -333,55 +316,6 @@ async def test_a_missing_engine_is_named(tmp_path: Path, monkeypatch: pytest.Mon
         assert "/no/such/python" in rig.worker.reason
 
 
-async def test_draining_waits_for_the_leases_and_no_longer(tmp_path: Path) -> None:
-    async with running(tmp_path) as rig:
-        rig.supervisor.apply([rig.pool(rig.spec())])
-        await rig.diary.entered(S.READY)
-        worker = rig.worker
-        rig.leases[ID] = 1
-        worker.drain(600.0)
-        await rig.diary.entered(S.DRAINING)
-        looks = rig.leases.looks
-        await until("it looks for leases again", lambda: rig.leases.looks >= looks + 3)
-        assert worker.state is S.DRAINING
-        assert worker.record.is_current()
-        rig.leases[ID] = 0
-        await rig.diary.entered(S.STOPPED)
-
-
-async def test_the_drain_deadline_ends_what_is_left_with_an_error(tmp_path: Path) -> None:
-    async with running(tmp_path) as rig:
-        rig.supervisor.apply([rig.pool(rig.spec(speed=1.0))])
-        await rig.diary.entered(S.READY)
-        worker = rig.worker
-        rig.leases[ID] = 1
-        async with worker.client.exchange(CHAT, LONG) as exchange:
-            assert await exchange.head() == 200
-            asked_at = clock.monotonic()
-            worker.drain(0.5)
-            with pytest.raises(ShuttingDown):
-                await read_on(exchange)
-            assert 0.5 <= clock.monotonic() - asked_at < 1.5
-        await rig.diary.entered(S.STOPPED)
-        assert worker.reason == "drained"
-
-
-@pytest.mark.parametrize("state", [S.LOADING, S.WARMING])
-async def test_a_worker_that_is_let_go_before_it_is_ready_ends_at_once(
-    tmp_path: Path, state: WorkerState
-) -> None:
-    async with running(tmp_path) as rig:
-        slow = {"kind": "slow_load", "seconds": 600, "progress": True}
-        silent = {"kind": "slow_first", "seconds": 600}
-        rig.supervisor.apply([rig.pool(rig.spec(slow if state is S.LOADING else silent))])
-        await rig.diary.entered(state)
-        pid = rig.worker.pid
-        rig.supervisor.apply([])
-        await rig.diary.entered(S.STOPPED)
-        assert session_members(pid) == []
-        assert rig.diary.changes[-1].reason == "let go before it was ready"
-
-
 async def test_a_changed_engine_rolls_through_the_pool(tmp_path: Path) -> None:
     async with running(tmp_path) as rig:
         second = "chat-1-2"
@@ -412,51 +346,3 @@ async def test_a_damaged_model_is_named_by_its_checksum(tmp_path: Path) -> None:
         rig.supervisor.restart(ID)
         await rig.diary.entered(S.FAILED)
         assert "model.safetensors has other contents than recorded" in rig.worker.reason
-
-
-async def test_each_worker_has_gpus_of_its_own_and_one_too_many_waits(tmp_path: Path) -> None:
-    gpus = Gpus("4567")
-    async with running(tmp_path, gpus) as rig:
-        rig.supervisor.apply([rig.pool(rig.on_gpus(2), count=3)])
-        ids = [ID, "chat-1-2", "chat-1-3"]
-        for worker_id in ids[:2]:
-            await rig.diary.entered(S.READY, worker_id=worker_id)
-        shown = [rig.supervisor.workers[worker_id].pid or 0 for worker_id in ids[:2]]
-        assert [visible_devices(pid) for pid in shown] == ["4,5", "6,7"]
-        waits = rig.supervisor.workers[ids[2]]
-        assert waits.state is S.FAILED
-        assert waits.reason == (
-            "the engine cannot be started: it needs 2 GPUs, this machine has 4, 0 are free"
-        )
-        assert waits.outlook == "starts as soon as 2 of the GPUs are free"
-        os.kill(shown[0], signal.SIGKILL)
-        await rig.diary.entered(S.READY, worker_id=ids[2])
-        assert visible_devices(rig.supervisor.workers[ids[2]].pid or 0) == "4,5"
-        await until("the first one waits now", lambda: rig.worker.outlook.startswith("starts as"))
-        assert gpus.free == 0
-        rig.supervisor.apply([rig.pool(rig.on_gpus(2), count=1)])
-        await rig.diary.entered(S.READY, times=2)
-    assert gpus.free == 4
-
-
-def visible_devices(pid: int) -> str:
-    environ = of_process(pid, "environ").split("\0")
-    return dict(entry.partition("=")[::2] for entry in environ)["CUDA_VISIBLE_DEVICES"]
-
-
-async def test_what_a_client_left_is_billed_before_a_drained_engine_is_stopped(
-    tmp_path: Path,
-) -> None:
-    async with running(tmp_path) as rig:
-        rig.supervisor.apply([rig.pool(rig.spec(speed=1.0))])
-        await rig.diary.entered(S.READY)
-        worker = rig.worker
-        reader, settled = UsageReader(), list[bool]()
-        async with worker.client.exchange(CHAT, LONG_BY_ID) as exchange:
-            assert await exchange.head() == 200
-            await exchange.read()
-            left = Abandoned(exchange, "left", reader, lambda: settled.append(reader.done))
-            worker.client.abandon(left)
-        worker.drain(5.0)
-        await rig.diary.entered(S.STOPPED)
-        assert settled == [True]

@@ -198,15 +198,15 @@ def test_devices_that_the_configuration_names_itself_are_refused() -> None:
     [
         ({}, 1),
         ({"tensor_parallel": 4}, 4),
-        ({"device": "cpu", "extra_args": ["--dp-size", "2"]}, 0),
-        ({"tensor_parallel": 2, "extra_args": ["--tp-size", "4"]}, 4),
-        ({"tensor_parallel": 2, "extra_args": ["--dp-size=2", "--pp-size", "2"]}, 8),
-        ({"tensor_parallel": 4, "extra_args": ["--dp", "4", "--enable-dp-attention"]}, 4),
-        ({"tensor_parallel": 2, "extra_args": ["--dp", "many", "--dp"]}, 2),
+        ({"device": "cpu", "extra_args": ("--dp-size", "2")}, 0),
+        ({"tensor_parallel": 2, "extra_args": ("--tp-size", "4")}, 4),
+        ({"tensor_parallel": 2, "extra_args": ("--dp-size=2", "--pp-size", "2")}, 8),
+        ({"tensor_parallel": 4, "extra_args": ("--dp", "4", "--enable-dp-attention")}, 4),
+        ({"tensor_parallel": 2, "extra_args": ("--dp", "many", "--dp")}, 2),
     ],
 )
 def test_how_many_gpus_an_engine_needs(options: dict[str, object], gpus: int) -> None:
-    assert engine.gpus_needed(spec(**options).engine) == gpus
+    assert engine.gpus_needed(EngineOptions.model_validate(options)) == gpus
 
 
 def test_keys_of_other_workers_are_kept_from_the_engine() -> None:

@@ -1,0 +1,55 @@
+"""Workers on GPUs: each has some of its own, and one for which there are too few waits."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from inferd.workers import engine
+from inferd.workers.gpus import Gpus
+from inferd.workers.states import WorkerState
+from tests.process.test_worker_life import of_process
+from tests.process.worker_rig import ID, running, until
+
+pytestmark = pytest.mark.real_time(timeout_s=60)
+
+S = WorkerState
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines that ignore a SIGTERM are waited for, but not for 20 s."""
+    monkeypatch.setattr(engine, "STOP_GRACE_S", 1.0)
+
+
+async def test_each_worker_has_gpus_of_its_own_and_one_too_many_waits(tmp_path: Path) -> None:
+    gpus = Gpus("4567")
+    async with running(tmp_path, gpus) as rig:
+        rig.supervisor.apply([rig.pool(rig.on_gpus(2), count=3)])
+        ids = [ID, "chat-1-2", "chat-1-3"]
+        for worker_id in ids[:2]:
+            await rig.diary.entered(S.READY, worker_id=worker_id)
+        shown = [rig.supervisor.workers[worker_id].pid or 0 for worker_id in ids[:2]]
+        assert [visible_devices(pid) for pid in shown] == ["4,5", "6,7"]
+        waits = rig.supervisor.workers[ids[2]]
+        assert waits.state is S.FAILED
+        assert waits.reason == (
+            "the engine cannot be started: it needs 2 GPUs, this machine has 4, 0 are free"
+        )
+        assert waits.outlook == "starts as soon as 2 of the GPUs are free"
+        os.kill(shown[0], signal.SIGKILL)
+        await rig.diary.entered(S.READY, worker_id=ids[2])
+        assert visible_devices(rig.supervisor.workers[ids[2]].pid or 0) == "4,5"
+        await until("the first one waits now", lambda: rig.worker.outlook.startswith("starts as"))
+        assert gpus.free == 0
+        rig.supervisor.apply([rig.pool(rig.on_gpus(2), count=1)])
+        await rig.diary.entered(S.READY, times=2)
+    assert gpus.free == 4
+
+
+def visible_devices(pid: int) -> str:
+    environ = of_process(pid, "environ").split("\0")
+    return dict(entry.partition("=")[::2] for entry in environ)["CUDA_VISIBLE_DEVICES"]
