@@ -54,7 +54,7 @@ class Worker(WorkerBase):
         previous: WorkerBase | None = None,
     ) -> None:
         self._port = engine.free_port()
-        self._api_key = secrets.token_urlsafe(32)
+        self._api_key = secrets.token_hex(32)  # base64 may begin with "-", like an option
         client = WorkerClient(worker_id, f"http://{engine.HOST}:{self._port}", self._api_key)
         super().__init__(
             worker_id,

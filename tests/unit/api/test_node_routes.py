@@ -24,7 +24,7 @@ class ScriptedNode(NodeAdmin):
     def status(self) -> dict[str, Any]:
         return {"object": "status"}
 
-    def reload(self) -> dict[str, Any]:
+    async def reload(self) -> dict[str, Any]:
         raise ConfigError(["inferd.toml:1: a", "inferd.toml:2: b"])
 
     def restart_worker(self, worker_id: str) -> dict[str, Any]:
