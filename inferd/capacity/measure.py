@@ -106,7 +106,7 @@ async def _engine(
     spec: WorkerSpec, environment: engine.Environment, folder: Path, report: Report
 ) -> AsyncIterator[tuple[EngineProcess, WorkerClient, _Heard]]:
     """A ready engine; its session is empty when the scope is left."""
-    port, api_key = engine.free_port(), secrets.token_urlsafe(32)
+    port, api_key = engine.free_port(), secrets.token_hex(32)
     key_file, output = folder / "engine.yaml", OutputLog(folder / "output.log", OUTPUT_BYTES_MAX)
     engine.write_key_file(key_file, api_key)
     program = engine.program(spec, environment, port=port, key_file=key_file, folder=folder)

@@ -1,4 +1,4 @@
-"""The fake engines that all of tests/http share, and a look at every log record for keys."""
+"""The fake engines that all of tests/http share, and a look at every log record."""
 
 from __future__ import annotations
 
@@ -38,12 +38,14 @@ def twin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
         yield process
 
 
+PROMPTS = ("Tell me a story", "Hold this slot")
+"""What most tests ask for: prompts are nobody's business in a log."""
 ALARMS = ("inferd.api", "inferd.dispatch", "uvicorn", "asyncio")
 """Whose errors are faults of ours: no test of what clients and workers do may cause any."""
 
 
 @pytest.fixture(autouse=True)
-def _records_hold_no_key_and_no_alarm(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+def _records_hold_no_key_no_prompt_and_no_alarm(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Keys are in no record, neither as written nor before the formatter cuts them out."""
     caplog.set_level(logging.DEBUG, "inferd")
     yield
@@ -51,4 +53,5 @@ def _records_hold_no_key_and_no_alarm(caplog: pytest.LogCaptureFixture) -> Itera
     for record in caplog.get_records("call"):
         told = f"{record.getMessage()} {vars(record)} {formatter.format(record)}"
         assert not any(secret in told for secret in Gateway.secrets), record.name
+        assert not any(words in told for words in PROMPTS), record.name
         assert record.levelno < logging.ERROR or not record.name.startswith(ALARMS), told

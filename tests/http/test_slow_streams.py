@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from inferd.clock import monotonic
 from inferd.inference import Outcome
 from tests.fakes.engines import EngineProcess
 from tests.fakes.gateway import Gateway, gateway, until
-from tests.http.raw_connection import ask, chat, client_of, holding
+from tests.http.raw_connection import ask, chat, client_of
 
 pytestmark = pytest.mark.real_time
 
@@ -104,18 +105,50 @@ async def test_a_whole_answer_that_nobody_reads_is_not_kept(
     assert (row.outcome, row.completion_tokens) == (Outcome.COMPLETED, 2_000)
 
 
-async def test_the_first_frame_reaches_the_client_at_once(
+async def test_nothing_is_held_back_until_there_is_more(
     tmp_path: Path, paced: EngineProcess
 ) -> None:
-    """Nothing is held back until a buffer is full: one token every 10 ms arrives every 10 ms."""
-    async with gateway(tmp_path, paced) as inferd, client_of(inferd) as client:
-        client.chat(holding(max_tokens=60))
-        await client.head()
-        arrived = []
-        while await client.chunk():
-            arrived.append(monotonic())
-    assert len(arrived) > 30
-    assert arrived[-1] - arrived[0] > 0.3
+    """The engine sends two frames and falls silent: they arrive, whatever was asked for."""
+    tool = {"type": "function", "function": {"name": "f"}}
+    wishes: list[dict[str, Any]] = [
+        {},
+        {"tools": [tool], "tool_choice": "required"},
+        {"response_format": {"type": "json_object"}},
+        {"stream_options": {"include_usage": True}},
+    ]
+    async with gateway(tmp_path, paced) as inferd:
+        await inferd.engine.fault("silent", after=2)
+        for wish in wishes:
+            async with client_of(inferd) as client:
+                client.chat(chat(stream=True, **wish))
+                async with asyncio.timeout(1.0):
+                    await client.head()
+                    read = b""
+                    while read.count(b"data: ") < 2:
+                        read += await client.chunk()
+            await inferd.at_rest()
+
+
+async def test_an_answer_cut_after_the_engine_had_made_it_is_billed_exactly(
+    tmp_path: Path, fast: EngineProcess
+) -> None:
+    """More than the client's side takes, wherever the rest is held: nothing is guessed."""
+    sizes = [150, 200, 250, 300, 350]
+
+    async def sleep_through(inferd: Gateway, tokens: int) -> None:
+        async with client_of(inferd, lazy=True) as sleeper:
+            sleeper.chat(chat(stream=True, **{**MEGABYTES, "max_tokens": tokens}))
+            await until(inferd.held)
+            await inferd.at_rest()
+
+    async with gateway(tmp_path, fast, server=STALL) as inferd:
+        async with asyncio.TaskGroup() as sleepers:
+            for tokens in sizes:
+                sleepers.create_task(sleep_through(inferd, tokens))
+        rows = await inferd.rows()
+    assert sorted(row.completion_tokens for row in rows) == sizes
+    assert not any(row.estimated for row in rows)
+    assert Outcome.CLIENT_LEFT in {row.outcome for row in rows}
 
 
 def _buffered(inferd: Gateway) -> int:

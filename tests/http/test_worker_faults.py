@@ -14,11 +14,13 @@ from inferd.clock import monotonic
 from inferd.inference import Outcome
 from tests.fakes.engines import EngineProcess, launch_fake, standing
 from tests.fakes.gateway import MODEL, POOL, Gateway, attached, gateway, until
-from tests.http.conftest import PACED
+from tests.http.conftest import FAST, PACED
 from tests.http.raw_connection import Answer, ask, chat, client_of, holding
+from tests.http.test_refusals import assert_error
 
 pytestmark = pytest.mark.real_time
 
+TOO_LONG = "The input (9 tokens) is longer than the model's context length (8 tokens)."
 FULL = {"code": 503, "message": "The request queue is full.", "type": "SERVICE_UNAVAILABLE"}
 
 
@@ -232,7 +234,7 @@ async def test_an_error_that_comes_for_a_client_that_has_left_harms_nobody(
     async with gateway(tmp_path, paced) as inferd:
         for kind in ("ignore_abort", "ignore_disconnect"):
             await inferd.engine.fault(kind)
-        await inferd.engine.fault("error_frame", after=30, code=400, message="logit_bias", times=1)
+        await inferd.engine.fault("error_frame", after=30, code=400, message=TOO_LONG, times=1)
         async with client_of(inferd) as client:
             client.chat(holding())
             await client.head()
@@ -323,3 +325,40 @@ async def test_a_dead_worker_is_shown_and_one_that_comes_back_is_used_again(
     assert (pool["pool"], pool["state"]) == (POOL, "ready")
     assert (dead["state"], alive["state"]) == ("failed", "ready")
     assert "does not accept connections" in dead["reason"]
+
+
+async def test_a_worker_behind_a_key_is_used_with_it_and_told_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RIGHT_KEY", "engine-secret-1")
+    monkeypatch.setenv("WRONG_KEY", "engine-secret-2")
+    process = launch_fake(tmp_path, model=MODEL, speed=FAST, api_key="engine-secret-1")
+    with standing(process):
+        url = process.base_url
+        right, wrong = ({"url": url, "key_env": name} for name in ("RIGHT_KEY", "WRONG_KEY"))
+        async with gateway(tmp_path, workers=[right], ready=1) as inferd:
+            assert (await ask(inferd, chat(max_tokens=2))).status == 200
+            await inferd.reload([wrong])
+            workers = inferd.app.fleet.workers
+            await until(lambda: workers["chat-1-a1"].state == "failed")
+            refused = await ask(inferd, chat(max_tokens=2))
+            told = await inferd.ask_admin("GET", "/admin/v1/status")
+    assert_error(refused, 503, "no_worker", "server_error")
+    reason = told["pools"][0]["workers"][0]["reason"]
+    assert "refuses the key" in reason
+    assert "engine-secret" not in str(told)
+
+
+async def test_a_schema_that_the_engine_cannot_enforce_is_never_answered_freely(
+    tmp_path: Path, fast: EngineProcess
+) -> None:
+    schema = {"type": "object", "properties": {"a": False}, "required": ["a"]}
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    async with gateway(tmp_path, fast) as inferd:
+        for stream in (True, False):
+            answer = await ask(inferd, chat(response_format=wanted, stream=stream))
+            error = assert_error(answer, 400, "invalid_json_schema")
+            assert error["param"] == "response_format"
+            assert "/project" not in error["message"]
+        rows = await inferd.rows()
+    assert sum(row.prompt_tokens + row.completion_tokens for row in rows) == 0

@@ -267,3 +267,24 @@ async def test_a_finished_answer_frees_its_connection_when_its_end_comes() -> No
         assert await second.head() == 200
         second.close()
     assert connections == 1
+
+
+async def test_a_connection_with_bytes_that_nobody_read_is_not_used_again() -> None:
+    """It stopped reading because of them: the next request on it would wait for ever."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await read_request(reader)
+            writer.write(HEAD + chunk(b"x" * BUFFER_BYTES_MAX) + chunk(b"y" * 1_000) + END)
+
+    async with worker(serve) as pool:
+        for _ in range(3):
+            exchange = await pool.open("GET", "/")
+            assert await exchange.head() == 200
+            await asyncio.sleep(0.05)
+            assert not exchange.whole, "it has come whole, but nobody has read it"
+            exchange.finish()
+        exchange = await pool.open("GET", "/")
+        assert await exchange.head() == 200
+        assert len(await exchange.read_all()) == BUFFER_BYTES_MAX + 1_000
+        exchange.close()

@@ -264,3 +264,57 @@ def test_tool_calls_keep_id_and_name_once() -> None:
         assert "".join(part["function"]["arguments"] for part in calls) == '{"a":1}'
         if include_usage:
             assert all(event["usage"] is None for event in chunks[:-1])
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 2**70) | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["index", "delta", "content", "tool_calls", "x"]), inner)
+    ),
+    max_leaves=8,
+)
+EVENTS = st.dictionaries(
+    st.sampled_from(["id", "model", "created", "choices", "usage", "error", "object"]), JSON
+)
+COUNTS = st.dictionaries(
+    st.sampled_from(
+        ["prompt_tokens", "completion_tokens", "reasoning_tokens", "prompt_tokens_details"]
+    ),
+    JSON | st.just({"cached_tokens": 10**9}),
+)
+
+
+@given(st.lists(EVENTS | COUNTS.map(lambda counts: {"choices": [], "usage": counts}), max_size=4))
+def test_events_of_any_shape_are_relayed_or_refused_and_the_bill_adds_up(
+    events: list[dict[str, Any]],
+) -> None:
+    relay = ChatRelay(request(include_usage=True), RID)
+    try:
+        relay.feed(OPENING)
+        for event in events:
+            relay.feed(b"data: " + json.dumps(event).encode("utf-8", "replace") + b"\n\n")
+        relay.feed(chunk({}, "stop") + DONE)
+    except InferdError:
+        pass
+    bill = relay.bill()
+    assert 0 <= bill.cached_tokens <= bill.prompt_tokens
+    assert 0 <= bill.reasoning_tokens <= bill.completion_tokens
+
+
+def test_a_frame_that_is_none_is_not_passed_on_although_frames_are_not_decoded() -> None:
+    for garbage in (b'data: {"id": "x", "choices": [\n\n', b"data: <html>\n\n"):
+        relay = ChatRelay(request(), RID)
+        relay.feed(OPENING + chunk({"content": "Hel"}))
+        assert relay.feed(b": ping\n\n") == b""
+        with pytest.raises(UpstreamError):
+            relay.feed(chunk({"content": "lo"}) + garbage)
+        assert relay.events == 2
+
+
+def test_usage_behind_an_error_is_not_lost() -> None:
+    relay = ChatRelay(request(), RID)
+    error = b'data: {"error":{"code":500,"message":"CUDA"}}\n\n'
+    with pytest.raises(UpstreamError):
+        relay.feed(HELLO + error + usage_chunk() + DONE)
+    assert relay.bill() == Usage(40, 39, 8)
