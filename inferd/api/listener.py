@@ -61,7 +61,12 @@ class Listener:
             timeout_keep_alive=KEEP_ALIVE_S,
         )
         self._server = _Server(config)
-        await self._server.serve(sockets=[self._socket])
+        try:
+            await self._server.serve(sockets=[self._socket])
+        finally:  # cancelled, it would leave all of them open
+            for listening in self._server.servers:
+                listening.close()
+            self.force()
 
     def stop(self) -> None:
         """Take no new connection; `run` returns when those that are open have ended."""

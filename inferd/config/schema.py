@@ -57,7 +57,9 @@ class Server(Section):
     body_bytes_max: int = Field(
         4_194_304, ge=1_024, le=1_073_741_824, description="largest request body"
     )
-    body_timeout_s: Seconds = Field(30.0, description="to receive a whole request body")
+    body_timeout_s: Seconds = Field(
+        30.0, description="to receive a request's headers, and its body"
+    )
     connections_max: int = Field(10_000, ge=1, le=1_000_000, description="open client connections")
     request_deadline_s: Seconds = Field(590.0, description="from arrival to the last byte")
     stall_s: Seconds = Field(30.0, description="a client that accepts nothing this long is cut off")

@@ -174,3 +174,37 @@ async def test_stopping_without_requests_is_quick_and_closes_everything(
         assert await ended(inferd, 3.0) < 2.0
         assert await idle.ended()
         assert await admin.ended()
+
+
+async def test_a_service_that_dies_takes_everything_along_and_says_so_in_what_runs(
+    tmp_path: Path, paced: EngineProcess
+) -> None:
+    began = asyncio.Event()
+
+    async def dies() -> None:
+        raise RuntimeError("boom")
+
+    async def read(inferd: Gateway) -> Answer:
+        async with client_of(inferd) as client:
+            client.chat(holding())
+            head = await client.head()
+            began.set()
+            return await client.rest(*head)
+
+    async def serve_until_it_dies(readers: asyncio.TaskGroup) -> None:
+        async with gateway(tmp_path, paced) as inferd:
+            answers.append(readers.create_task(read(inferd)))
+            await began.wait()
+            services = inferd.app.supervisor._group
+            assert services is not None
+            services.create_task(dies())
+            await asyncio.Event().wait()
+
+    answers: list[asyncio.Task[Answer]] = []
+    async with asyncio.TaskGroup() as readers:
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await serve_until_it_dies(readers)
+    assert caught.group_contains(RuntimeError, match="boom")
+    told = answers[0].result().told
+    assert told.error is not None
+    assert not told.done
