@@ -176,6 +176,12 @@ class WaitTooLong(LimitError):
     default_code = "overloaded"
 
 
+class Shed(LimitError):
+    """Requests of a higher rank have to be refused already."""
+
+    default_code = "overloaded"
+
+
 class UpstreamError(InferdError):
     """A worker, or the lack of one."""
 
@@ -235,6 +241,15 @@ class ShuttingDown(UpstreamError):
 
     status = 503
     source = "gateway"
+
+
+class Preempted(UpstreamError):
+    """Interactive requests took a batch request's place: it is queued again, at no charge."""
+
+    status = 503
+    source = "gateway"
+    retryable = True
+    default_code = "overloaded"
 
 
 class DeadlineExceeded(InferdError):

@@ -12,6 +12,7 @@ from inferd.clock import monotonic, utc_now_us
 from inferd.errors import DeadlineExceeded, InferdError
 from inferd.inference import InferenceRequest, Outcome, Usage
 from inferd.metrics import Metrics
+from inferd.routing.admission import ttft_target_s
 from inferd.storage.usage import UsageRow
 
 if TYPE_CHECKING:
@@ -21,11 +22,7 @@ if TYPE_CHECKING:
     from inferd.config.schema import Targets
     from inferd.quota.buckets import Buckets, Reservation
     from inferd.quota.estimate import Estimator
-    from inferd.routing.load import Lease
-
-
-SHORT_PROMPT_TOKENS = 4_096
-"""Up to here a model's TTFT target holds as it stands."""
+    from inferd.routing.lease import Lease
 
 
 class Bill(Protocol):
@@ -143,7 +140,13 @@ class Settlement:
     def refused(self) -> None:
         """The engine refused the last attempt: its team's turn is given back."""
         if self._lease is not None:
-            self._lease.correct(0)
+            self._lease.correct(Usage())
+
+    def preempted(self) -> None:
+        """The last attempt made room for interactive work: it counts for nothing."""
+        self.attempts -= 1
+        if self._lease is not None:
+            self._lease.correct(Usage())
 
     def worker_failed(self) -> None:
         """The last attempt's worker is not asked again for this request."""
@@ -195,7 +198,7 @@ class Settlement:
         if self._free:
             self._usage = Usage()
         if self._lease is not None:
-            self._lease.correct(self._usage.total_tokens)
+            self._lease.correct(self._usage)
         if self._reservation is not None:
             if self._usage.total_tokens or self.outcome is Outcome.CLIENT_LEFT:
                 self._reservation.settle(self._usage.total_tokens, monotonic())
@@ -254,11 +257,6 @@ class Settlement:
             outcome=self.outcome,
             error_code=self.error_code,
         )
-
-
-def ttft_target_s(targets: Targets, prompt_tokens: int) -> float:
-    """The model's target for prompts up to 4,096 tokens, in proportion beyond."""
-    return targets.ttft_ms / 1_000 * max(1.0, prompt_tokens / SHORT_PROMPT_TOKENS)
 
 
 def _count(row: UsageRow, metrics: Metrics, targets: Targets | None) -> None:

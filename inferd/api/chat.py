@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+import orjson
+
 from inferd.api.auth import authenticate
 from inferd.api.disconnect import while_client_waits
 from inferd.api.event_stream import EventStream
@@ -14,7 +16,8 @@ from inferd.api.schema import ParsedChat, parse_chat
 from inferd.api.whole_answer import WholeAnswer
 from inferd.clock import monotonic, utc_now_us
 from inferd.errors import InferdError
-from inferd.inference import Endpoint, InferenceRequest, ModelLimits, Outcome, Priority
+from inferd.inference import Endpoint, InferenceRequest, ModelLimits, Outcome, Prefix, Priority
+from inferd.routing.prefix import PrefixHasher
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -47,6 +50,7 @@ class ChatCompletions:
         self._buckets = buckets
         self._estimator = estimator
         self._server = server
+        self._hasher = PrefixHasher()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         record = record_of(scope)
@@ -82,10 +86,10 @@ class ChatCompletions:
         parsed = parse_chat(raw, limits_of, priority_max=Priority(team.priority_max))
         assert route is not None, "parsing resolves the model"
         record.user_hash = parsed.user_hash
-        return self._request(parsed, route, caller, record)
+        return self._request(parsed, route, caller, record, team.rank)
 
     def _request(
-        self, parsed: ParsedChat, route: Route, caller: Caller, record: RequestRecord
+        self, parsed: ParsedChat, route: Route, caller: Caller, record: RequestRecord, rank: int
     ) -> InferenceRequest:
         limits = route.limits
         prompt_tokens = self._estimator.estimate(limits.name, parsed.prompt_bytes)
@@ -109,7 +113,18 @@ class ChatCompletions:
             one_tool_call=not parsed.parallel_tool_calls,
             service_tier=parsed.service_tier,
             metadata=parsed.metadata,
+            prefix=self._prefix(parsed, route, caller, prompt_tokens),
+            rank=rank,
         )
+
+    def _prefix(
+        self, parsed: ParsedChat, route: Route, caller: Caller, prompt_tokens: int
+    ) -> Prefix:
+        """Tools come first in every template. Teams share no cache, so they share no blocks."""
+        body = parsed.body
+        parts = [orjson.dumps(tool) for tool in body.get("tools", ())]
+        parts += [orjson.dumps(message) for message in body["messages"]]
+        return self._hasher.prefix(f"{route.pool}\0{caller.team}", parts, prompt_tokens)
 
     async def _whole(self, request: InferenceRequest, receive: Receive, send: Send) -> None:
         sink = WholeAnswer()
