@@ -26,6 +26,7 @@ from inferd.routing.placement import (
     RoundRobin,
 )
 from inferd.routing.serving import KV_TOKENS_GUESS, Serving
+from inferd.routing.target import Target
 
 ANSWER_TOKENS_START: Final = 200.0
 _ANSWER_WEIGHT = 0.01  # of one answer in their mean length
@@ -33,8 +34,14 @@ IDLE_TPOT_FACTOR: Final = 2.0
 """The budget per output token is never tighter than this many steps of an idle engine."""
 WARM_PROMPT_TOKENS_MIN: Final = 256
 """A shorter warm-up prompt says nothing of the cost of a prompt token."""
-REFIT: Final = 0.01
-"""Slopes that moved by less change nothing."""
+STEPS_MIN: Final = 16
+"""A shorter answer says little of a step."""
+PREFILL_SHARE_MAX: Final = 0.1
+"""Above it an answer says more of others' prompts than of a step."""
+RESIDUAL_STEPS: Final = 1.5
+"""Steps of a prompt beside its chunks: the rest of the one that runs, and its last, broken one."""
+REFIT: Final = 0.2
+"""Slopes that moved by less change nothing: that is within what the observations are off by."""
 
 
 class Account:
@@ -117,10 +124,13 @@ class Account:
         """Count a lease and note what its target will hold."""
         target = placement.target
         base = self.serving.cost
-        ahead = target.backlog_tokens + claim.miss_tokens
-        steps_ms = base.step_ms(target.decodes, target.context_tokens) * (1 + ahead / base.chunk)
-        own_ms = base.prefill_ms(claim.miss_tokens, claim.hit_tokens)
-        lease.parts_ms = (steps_ms, own_ms + base.b_ms * target.backlog_tokens)
+        if not target.backlog_tokens and claim.miss_tokens * 2 >= base.chunk:
+            # Nothing ahead of it: what it takes says what prefill costs. Of prompts ahead nobody
+            # knows how much is computed already, so whoever waits for them teaches the wrong slope.
+            steps = RESIDUAL_STEPS + claim.miss_tokens / base.chunk
+            step_ms = base.step_ms(target.decodes, target.context_tokens)
+            own_ms = base.prefill_ms(claim.miss_tokens, claim.hit_tokens)
+            lease.parts_ms = (step_ms * steps, own_ms)
         if placement.ttft_ms is not None:
             lease.predicted_ttft_s = placement.ttft_ms / 1e3
         self.load.take(lease)
@@ -133,17 +143,36 @@ class Account:
     def answers(self, lease: Lease) -> None:
         """A first token came, or should have come."""
         self.load.answers(lease)
-        if lease.first_token_at is not None:
-            self.slopes.observe(*lease.parts_ms, (lease.first_token_at - lease.granted_at) * 1e3)
-            step, prefill = self._applied
-            moved = abs(self.slopes.step - step) > REFIT * step
-            if moved or abs(self.slopes.prefill - prefill) > REFIT * prefill:
-                self._recost()
+        lease.step_ms = self._step_ms(lease.generation)
+        lease.prefill_share = self._prefill_share(lease)
+        if lease.first_token_at is not None and lease.parts_ms is not None:
+            took_ms = (lease.first_token_at - lease.granted_at) * 1e3
+            self.slopes.prompt_took(took_ms, *lease.parts_ms)
+            self._refit()
 
-    def learn_answer(self, completion_tokens: int, choices: int) -> None:
-        if completion_tokens:
-            longer = completion_tokens / choices - self._answer_tokens
-            self._answer_tokens += _ANSWER_WEIGHT * longer
+    def ended(self, lease: Lease, now: float) -> None:
+        """A lease was given back."""
+        if lease.had_first_token:
+            lease.step_ms = (lease.step_ms + self._step_ms(lease.generation)) / 2
+        lease.ended_at = now
+        self.load.give_back(lease, now)
+
+    def billed(self, lease: Lease, usage: Usage) -> None:
+        """What a lease's answer was: how long answers are, and what a step takes."""
+        tokens = usage.completion_tokens
+        if not tokens:
+            return
+        longer = tokens / lease.claim.choices - self._answer_tokens
+        self._answer_tokens += _ANSWER_WEIGHT * longer
+        steps = tokens // lease.claim.choices - 1
+        if lease.first_token_at is None or lease.ended_at is None or steps < STEPS_MIN:
+            return
+        tpot_ms = (lease.ended_at - lease.first_token_at) * 1e3 / steps
+        share = (lease.prefill_share + self._prefill_share(lease)) / 2
+        if share > PREFILL_SHARE_MAX:
+            return  # how much of the answer's time others' prompts took is a guess
+        self.slopes.answer_took(tpot_ms, lease.step_ms, share)
+        self._refit()
 
     def least_ms(self, prompt_tokens: int) -> float:
         """The soonest first token of a prompt that nobody holds, what is ahead of it included."""
@@ -162,6 +191,22 @@ class Account:
         """The soonest first token if nothing were ahead of it."""
         hit = max((asked.hit_tokens(bit) for bit in asked.depths), default=0) if asked.depths else 0
         return self.conditions.cost.alone_ms(asked.prompt_tokens - hit, hit)
+
+    def _step_ms(self, target: Target) -> float:
+        """A step that decodes what the target decodes now, as an engine was first thought of."""
+        return self.serving.cost.step_ms(target.decodes, target.context_tokens)
+
+    def _prefill_share(self, lease: Lease) -> float:
+        """Of the target's time, what prompts take, by the dearer of what is thought of them."""
+        at = lease.ended_at or lease.first_token_at or lease.granted_at
+        dearer_ms = max(self.conditions.cost.b_ms, self.serving.cost.b_ms)
+        return lease.generation.prefill_rate(at) * dearer_ms
+
+    def _refit(self) -> None:
+        step, prefill = self._applied
+        moved = abs(self.slopes.step - step) > REFIT * step
+        if moved or abs(self.slopes.prefill - prefill) > REFIT * prefill:
+            self._recost()
 
     def _cost(self, new_tokens: int, output_tokens: int, context_tokens: int) -> int:
         weight = self.conditions.cost.output_weight(context_tokens)

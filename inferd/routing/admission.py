@@ -66,7 +66,7 @@ class Promises:
             self._open.append(_Promise(now, promised_s, raw_s, prompt_tokens))
         return promised_s
 
-    def look(self, now: float, can_answer: Callable[[int], bool]) -> None:
+    def look(self, now: float, can_answer: Callable[[int, float], bool]) -> None:
         """Close those that could be taken by now, or that are overdue for too long to tell."""
         if not self._open or now - self._looked_at < LOOK_S:
             return
@@ -74,7 +74,7 @@ class Promises:
         for _ in range(len(self._open)):
             promise = self._open.popleft()
             true_s = now - promise.made_at
-            if true_s < RETRY_S_MAX and not can_answer(promise.prompt_tokens):
+            if true_s < RETRY_S_MAX and not can_answer(promise.prompt_tokens, now):
                 self._open.append(promise)
                 continue
             ratio = min(FACTOR_MAX, max(FACTOR_MIN, true_s / promise.raw_s))
@@ -152,8 +152,8 @@ class Admission:
         """The refusal of a ticket that no worker can answer in time."""
         asked = ticket.asked
         self._shedding.refused(ticket.rank, now)
-        excess_s = self._queue_s(ticket) + self._account.least_ms(asked.prompt_tokens) / 1e3
         target_s = asked.due - ticket.arrived
+        excess_s = self._least_s(asked.prompt_tokens, now + target_s)
         retry_s = self._promises.make(excess_s - target_s, asked.prompt_tokens, now)
         return WaitTooLong(
             f"No worker of `{self._pool}` can give the first token within {target_s:.3g} s."
@@ -174,7 +174,7 @@ class Admission:
                 ahead_s += other.asked.own_s
         return ahead_s / max(1, sum(target.ready for target in self._account.load.targets))
 
-    def _can_answer(self, prompt_tokens: int) -> bool:
+    def _can_answer(self, prompt_tokens: int, now: float) -> bool:
         """Whether a prompt that nobody holds would be answered in time if it came now."""
         account = self._account
         cost = account.conditions.cost
@@ -182,4 +182,12 @@ class Admission:
             ttft_target_s(account.serving.targets, prompt_tokens),
             IDLE_FACTOR * cost.alone_ms(prompt_tokens) / 1e3,
         )
-        return account.least_ms(prompt_tokens) / 1e3 <= target_s
+        return self._least_s(prompt_tokens, now + target_s) <= target_s
+
+    def _least_s(self, prompt_tokens: int, due: float) -> float:
+        """The soonest first token of a prompt due then, behind everyone who is due before it."""
+        ahead_s = sum(
+            one.asked.own_s for one in self._queue if one.order < due and not one.asked.is_batch
+        )
+        workers = max(1, sum(target.ready for target in self._account.load.targets))
+        return ahead_s / workers + self._account.least_ms(prompt_tokens) / 1e3

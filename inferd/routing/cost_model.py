@@ -16,10 +16,8 @@ SCALE_MIN: Final = 0.02
 SCALE_MAX: Final = 50.0
 OUTLIER: Final = 4.0
 """An observation further off than this factor counts as if it were this far off."""
-FORGET: Final = 0.98
-"""Weight of the past per observation: about the last fifty count."""
-TRUST_START: Final = 0.5
-"""Variance of the scales before anything was seen."""
+LEARN: Final = 0.03
+"""Weight of one observation: about the last thirty count."""
 OUTPUT_WEIGHT_MIN: Final = 0.25
 OUTPUT_WEIGHT_MAX: Final = 40.0
 
@@ -82,42 +80,40 @@ def engine_cost(device: str, tensor_parallel: int, chunk_tokens: int | None) -> 
 
 
 class Slopes:
-    """Scales of a start's step part and prefill part: recursive least squares, forgetting slowly.
+    """Scales of a start's step part and prefill part, each learnt from what shows it alone.
 
-    What is fitted is observed = step * predicted step part + prefill * predicted prefill part, of
-    relative errors, so that a long prompt counts no more than a short one.
+    The time per token of answers says what a step costs, the first tokens of prompts that nothing
+    was ahead of say what a prompt token costs. Fitted together the two could not be told apart.
     """
 
-    __slots__ = ("_covariance", "_variance_prefill", "_variance_step", "prefill", "step")
+    __slots__ = ("prefill", "step")
 
     def __init__(self) -> None:
         self.step = 1.0
         self.prefill = 1.0
-        self._variance_step = TRUST_START
-        self._variance_prefill = TRUST_START
-        self._covariance = 0.0
 
-    def observe(self, step_ms: float, prefill_ms: float, observed_ms: float) -> None:
-        """A first token took `observed_ms` where the unscaled start predicted the two parts."""
-        predicted_ms = self.step * step_ms + self.prefill * prefill_ms
-        if predicted_ms <= 0.0 or observed_ms <= 0.0:
-            return
-        x, y = step_ms / predicted_ms, prefill_ms / predicted_ms
-        ratio = min(OUTLIER, max(1 / OUTLIER, observed_ms / predicted_ms))
-        p, q, r = self._variance_step, self._covariance, self._variance_prefill
-        gain_x, gain_y = p * x + q * y, q * x + r * y
-        weight = FORGET + x * gain_x + y * gain_y
-        self.step = _bounded(self.step + gain_x / weight * (ratio - 1.0))
-        self.prefill = _bounded(self.prefill + gain_y / weight * (ratio - 1.0))
-        # Bounded, or a direction that is never seen would be trusted to any jump at last.
-        self._variance_step = min(TRUST_START, (p - gain_x * gain_x / weight) / FORGET)
-        self._variance_prefill = min(TRUST_START, (r - gain_y * gain_y / weight) / FORGET)
-        bound = 0.95 * (self._variance_step * self._variance_prefill) ** 0.5
-        self._covariance = max(-bound, min(bound, (q - gain_x * gain_y / weight) / FORGET))
+    def answer_took(self, tpot_ms: float, step_ms: float, prefill_share: float) -> None:
+        """An answer took `tpot_ms` per token where a step was thought to take `step_ms`.
+
+        `prefill_share`: of that time, what prefill of other prompts took.
+        """
+        if tpot_ms > 0.0 and step_ms > 0.0:
+            self.step = _towards(self.step, tpot_ms * (1.0 - prefill_share) / step_ms)
+
+    def prompt_took(self, ttft_ms: float, steps_ms: float, prefill_ms: float) -> None:
+        """A first token took `ttft_ms` where these two parts were predicted, unscaled."""
+        left_ms = ttft_ms - self.step * steps_ms
+        if prefill_ms > 0.0:
+            self.prefill = _towards(self.prefill, left_ms / prefill_ms)
 
     def start(self, step: float, prefill: float) -> None:
         """Begin again from a measurement, such as a warm-up's."""
         self.step, self.prefill = _bounded(step), _bounded(prefill)
+
+
+def _towards(scale: float, seen: float) -> float:
+    seen = min(OUTLIER * scale, max(scale / OUTLIER, seen))
+    return _bounded(scale + LEARN * (seen - scale))
 
 
 def _bounded(scale: float) -> float:

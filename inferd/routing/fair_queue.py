@@ -63,14 +63,18 @@ class _Team(Generic[P]):
 
 
 class _Lane(Generic[P]):
-    """One priority: its teams, its heap of teams that wait, its virtual time."""
+    """One priority: its teams, its heap of teams that wait, its virtual time.
+
+    Tags within one `slack` count as equal: among those teams, who is due first goes first.
+    """
 
     def __init__(self) -> None:
+        self.slack = 0.0
         self.depth = 0
         self.virtual = 0.0
         self.teams: dict[str, _Team[P]] = {}
         self._looked_past: list[_Team[P]] = []
-        self._heap: list[tuple[float, int, _Team[P]]] = []
+        self._heap: list[tuple[float, float, int, _Team[P]]] = []
         self._entries = itertools.count(1)
         self._arrivals = itertools.count(1)
 
@@ -90,17 +94,17 @@ class _Lane(Generic[P]):
         number = next(self._arrivals)
         place.sorted_by = (-math.inf, -number) if front else (place.order, number)
         insort(team.waiting, place, key=_sorted_by)
-        if front or not team.entry:
+        if front or not team.entry or self.slack and team.waiting[team.passed] is place:
             self._enter(team, before_equals=front)
         self.depth += 1
 
     def head(self) -> P | None:
         heap = self._heap
-        while heap and heap[0][2].entry != heap[0][1]:
+        while heap and heap[0][3].entry != heap[0][2]:
             heapq.heappop(heap)
         if not heap:
             return None
-        team = heap[0][2]
+        team = heap[0][3]
         return team.waiting[team.passed]
 
     def take(self, place: P) -> None:
@@ -125,6 +129,8 @@ class _Lane(Generic[P]):
             team.passed -= 1
         if team.passed >= len(team.waiting):
             team.entry = 0
+        elif self.slack and at == team.passed:
+            self._enter(team)
 
     def look_past(self, place: P) -> None:
         team = self.teams[place.team]
@@ -146,6 +152,13 @@ class _Lane(Generic[P]):
                 self._enter(team)
         self._looked_past.clear()
 
+    def sort_again(self) -> None:
+        """Every tag in the heap is made anew."""
+        self._heap.clear()
+        for team in self.teams.values():
+            if team.entry:
+                self._enter(team)
+
     def correct(self, name: str, difference: float) -> None:
         team = self.team(name)
         team.finish += difference
@@ -158,9 +171,14 @@ class _Lane(Generic[P]):
         """The team's tag in the heap is its present one; an older entry becomes void."""
         number = next(self._entries)
         team.entry = -number if before_equals else number
-        heapq.heappush(self._heap, (team.start + team.ahead, team.entry, team))
+        tag = team.start + team.ahead
+        if self.slack:
+            key = (tag // self.slack, team.waiting[team.passed].sorted_by[0], team.entry, team)
+        else:
+            key = (tag, 0.0, team.entry, team)
+        heapq.heappush(self._heap, key)
         if len(self._heap) > 2 * len(self.teams) + 8:
-            self._heap = [entry for entry in self._heap if entry[2].entry == entry[1]]
+            self._heap = [entry for entry in self._heap if entry[3].entry == entry[2]]
             heapq.heapify(self._heap)
 
 
@@ -212,6 +230,13 @@ class FairQueue(Generic[P]):
         if self._interactive.depth:
             return self._interactive.head()
         return self._batch.head()
+
+    def allow(self, slack: float) -> None:
+        """From now on teams whose tags are this near may be served by due time, not by tag."""
+        for lane in self._lanes.values():
+            if lane.slack != slack:
+                lane.slack = slack
+                lane.sort_again()
 
     def waiting_of(self, team: str, priority: Priority) -> list[P]:
         """A team's places in its order. Not to be changed."""

@@ -31,6 +31,7 @@ class Lease:
         "_corrected",
         "_owner",
         "claim",
+        "ended_at",
         "fair_tag",
         "first_token_at",
         "generation",
@@ -38,12 +39,14 @@ class Lease:
         "had_first_token",
         "parts_ms",
         "predicted_ttft_s",
+        "prefill_share",
         "queue_wait_s",
         "reason",
         "released",
         "revocable",
         "revoked",
         "slots",
+        "step_ms",
         "target",
         "ticket",
         "tokens",
@@ -70,13 +73,19 @@ class Lease:
         self.queue_wait_s = queue_wait_s
         self.predicted_ttft_s: float | None = None
         """From the grant."""
-        self.parts_ms = (0.0, 0.0)
-        """The same, of an engine as first thought of: the steps' part and the prefill's part."""
+        self.parts_ms: tuple[float, float] | None = None
+        """What an engine as first thought of would take: for its steps, and for the prompt's own
+        tokens. None where others' prompts were ahead of it."""
+        self.step_ms = 0.0
+        """The same of one step while it answers: the mean of its first and its last."""
+        self.prefill_share = 0.0
+        """Of its target's time when it began to answer."""
         self.fair_tag = 0.0
         """Its team's start tag when it was granted."""
         self.first_token_at: float | None = None
         """None too if it was only assumed, for an answer that comes whole."""
         self.had_first_token = False
+        self.ended_at: float | None = None
         self.released = False
         self.revocable = False
         self.revoked = False

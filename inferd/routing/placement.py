@@ -29,7 +29,7 @@ RECOMPUTE_WEIGHT: Final = 6.0
 WALL_MS: Final = 20_000.0
 KNEE: Final = 0.7
 """Above this share of the per-token budget a target becomes dearer, steeply."""
-FULL: Final = 0.9
+FULL: Final = 0.95
 """Above this share it takes nothing, unless it is idle."""
 BATCH_FULL: Final = 0.6
 HOLD_MS: Final = 100.0
@@ -182,7 +182,8 @@ class BoundedHash(_Slots):
         total = sum(target.outstanding_tokens for target in targets) + asked.prompt_tokens
         limit = LOAD_FACTOR * total / len(targets) + self._slack_tokens
         keys = asked.prefix.keys
-        point = (keys[min(self._blocks, len(keys)) - 1], "")
+        last = keys[min(self._blocks, len(keys)) - 1]
+        point = (xxh3_64_intdigest(last.to_bytes(8, "little")), "")
         at = bisect(self._ring, point)
         seen: set[str] = set()
         for step in range(len(self._ring)):

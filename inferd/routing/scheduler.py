@@ -2,7 +2,7 @@
 
 `pump` is synchronous and runs whenever something changed: arrival, first token, release, a target's
 state, a place given up. It takes tickets in fair order while a target takes any; one whose best
-target is busy is looked past (late binding), until its team lags by `LOCALITY_COST`. Waits end at
+target is busy is looked past (late binding), until its team lags by `LOCALITY_S`. Waits end at
 named limits, and as soon as no worker can answer in time. Batch work makes room for the rest.
 """
 
@@ -30,8 +30,10 @@ from inferd.routing.ticket import Ticket
 
 LOOK_PAST_MAX: Final = 48
 """Tickets that one pump may look past because they cannot be granted now."""
-LOCALITY_COST: Final = 65_536.0
-"""How far, in cost, a team may fall behind for waiting for its warm workers."""
+SLACK_S: Final = 0.3
+"""Of the whole pool's work: teams whose service differs by less are served by due time."""
+LOCALITY_S: Final = 3.0
+"""Of the whole pool's work: how far a team may fall behind for waiting for its warm workers."""
 NO_WORKER_RETRY_S: Final = 10.0
 """Retry-After without a worker. The scheduler cannot know when one comes; this is a worker's
 restart rather than the load of a large model."""
@@ -55,6 +57,7 @@ class Scheduler(LeaseOwner):
         self._queue: FairQueue[Ticket] = FairQueue(queue.waiting_max, queue.waiting_per_team_max)
         self._account = Account(serving or Serving(), rng)
         self._load = self._account.load
+        self._locality_cost = 0.0
         self._admission = Admission(pool, self._account, self._queue, kept)
 
     def update(self, queue: Queue, serving: Serving | None = None) -> None:
@@ -64,6 +67,7 @@ class Scheduler(LeaseOwner):
         self._queue.waiting_per_team_max = queue.waiting_per_team_max
         if serving is not None and serving != self._account.serving:
             self._account.apply(serving)
+            self._resize()
             self.pump()
 
     def ticket(
@@ -82,6 +86,7 @@ class Scheduler(LeaseOwner):
     def target_up(self, target_id: str, inflight_max: int) -> None:
         """The target is ready for `inflight_max` requests at a time (1 or more)."""
         self._account.up(target_id, inflight_max)
+        self._resize()
         self.pump()
 
     def target_draining(self, target_id: str) -> None:
@@ -92,6 +97,7 @@ class Scheduler(LeaseOwner):
     def target_down(self, target_id: str) -> None:
         """It is gone, and its leases with it: their release changes no count of a later one."""
         self._account.down(target_id)
+        self._resize()
         self._refuse_unservable()
 
     def target_reported(self, target_id: str, kv_used_tokens: int, kv_tokens: int) -> None:
@@ -139,6 +145,10 @@ class Scheduler(LeaseOwner):
         """Tokens claimed on a target; 0 if it is not there."""
         target = self._load.get(target_id)
         return target.outstanding_tokens if target else 0
+
+    def cost_of(self, usage: Usage) -> int:
+        """What a request costs its team's share: tokens, as dear as uncached prompt tokens."""
+        return self._account.bill(usage)
 
     def snapshot(self) -> SchedulerSnapshot:
         return snapshot(self.pool, self._queue, self._account, monotonic())
@@ -190,7 +200,7 @@ class Scheduler(LeaseOwner):
             return None
         asked = ticket.asked
         self._account.look_up(asked)
-        asked.spills = self._queue.lag(ticket) > LOCALITY_COST
+        asked.spills = self._queue.lag(ticket) > self._locality_cost
         return self._account.policy.choose(asked, targets, now)
 
     def enter(self, ticket: Ticket) -> None:
@@ -258,12 +268,12 @@ class Scheduler(LeaseOwner):
 
     def lease_ended(self, lease: Lease) -> None:
         """For a lease only: given back."""
-        self._load.give_back(lease, monotonic())
+        self._account.ended(lease, monotonic())
         self.pump()
 
     def lease_billed(self, lease: Lease, usage: Usage) -> None:
         """For a lease only: what it cost."""
-        self._account.learn_answer(usage.completion_tokens, lease.claim.choices)
+        self._account.billed(lease, usage)
         self._queue.correct(lease.ticket, self._account.bill(usage))
 
     def _grant(self, ticket: Ticket, placement: Placement, now: float) -> None:
@@ -300,6 +310,12 @@ class Scheduler(LeaseOwner):
                 lease.revoked = True
                 lease.ticket.revoke()
                 return
+
+    def _resize(self) -> None:
+        """The bounds of how far teams may be apart follow the size of the pool."""
+        speed = len(self._load.targets) * 1e3 / self._account.serving.cost.b_ms
+        self._locality_cost = LOCALITY_S * speed
+        self._queue.allow(SLACK_S * speed if self._account.conditions.refuse_late else 0.0)
 
     def _refuse(self, ticket: Ticket, error: InferdError) -> None:
         self._queue.remove(ticket)

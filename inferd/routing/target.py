@@ -122,9 +122,13 @@ class Target:
         self.token_ms = cost.b_ms + step_ms / cost.chunk
         self.backlog_ms = self.backlog_tokens * self.token_ms
         self.base_ms = step_ms + self.backlog_ms
-        rate = self._rate * math.exp((self._rate_at - now) / RATE_S)
+        rate = self.prefill_rate(now)
         decode = cost.step_ms(self.inflight, self.held_tokens) / tpot_ms
         self.utilization = decode + cost.b_ms * rate
+
+    def prefill_rate(self, now: float) -> float:
+        """Uncached prompt tokens that it was sent per millisecond, of late."""
+        return self._rate * math.exp((self._rate_at - now) / RATE_S)
 
     def changed(self) -> None:
         """The account, or what it is judged by, has changed."""
@@ -144,8 +148,7 @@ class Target:
                 self.kv_claimed += claim.hit_tokens
             else:
                 pinned[0] += 1
-        rate = self._rate * math.exp((self._rate_at - now) / RATE_S)
-        self._rate = rate + claim.miss_tokens / (RATE_S * 1e3)
+        self._rate = self.prefill_rate(now) + claim.miss_tokens / (RATE_S * 1e3)
         self._rate_at = now
         self._derived_at = _NEVER
 
