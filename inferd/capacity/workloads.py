@@ -12,7 +12,6 @@ import io
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple, TextIO
 

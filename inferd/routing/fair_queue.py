@@ -94,7 +94,7 @@ class _Lane(Generic[P]):
         number = next(self._arrivals)
         place.sorted_by = (-math.inf, -number) if front else (place.order, number)
         insort(team.waiting, place, key=_sorted_by)
-        if front or not team.entry or self.slack and team.waiting[team.passed] is place:
+        if front or not team.entry or (self.slack and team.waiting[team.passed] is place):
             self._enter(team, before_equals=front)
         self.depth += 1
 

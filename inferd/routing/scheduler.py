@@ -30,9 +30,9 @@ from inferd.routing.ticket import Ticket
 
 LOOK_PAST_MAX: Final = 48
 """Tickets that one pump may look past because they cannot be granted now."""
-SLACK_S: Final = 0.3
+SLACK_S: Final = 0.5
 """Of the whole pool's work: teams whose service differs by less are served by due time."""
-LOCALITY_S: Final = 3.0
+LOCALITY_S: Final = 5.0
 """Of the whole pool's work: how far a team may fall behind for waiting for its warm workers."""
 NO_WORKER_RETRY_S: Final = 10.0
 """Retry-After without a worker. The scheduler cannot know when one comes; this is a worker's
