@@ -6,7 +6,7 @@ InferdError
     UnknownModel 404, NotFound 404, UnknownUrl 404, MethodNotAllowed 405, BodyTooLarge 413,
     BodyTimeout 408, Conflict 409
   AuthError               401 MissingKey, InvalidKey; 403 ModelNotAllowed
-  LimitError              429 RateLimited, QueueFull, WaitTooLong
+  LimitError              429 RateLimited, QueueFull, WaitTooLong, Shed
   UpstreamError           NoWorker 503, WorkerUnreachable 502, InvalidAnswer 502,
                           WorkerRejected 400, WorkerFull 429, WorkerFailedMidStream 502,
                           WorkerTimeout 504, ShuttingDown 503

@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
     app.command("simulate")(simulate)
 
 
-def simulate(
+def simulate(  # noqa: PLR0917 - options, given by name
     workload: Annotated[
         str, typer.Option(help="conv, conv16k, toolmix or trace (with --trace), seedmix, b2b.")
     ] = "seedmix",
@@ -133,10 +133,10 @@ def _show(runs: list[Run]) -> None:
     from inferd.capacity.windows import arrivals, shares, sparkline, ttft_p95
 
     console = Console()
-    table = Table("policy", *(title for _, title, _ in COLUMNS))
-    for run in runs:
-        values = figures(run)
-        table.add_row(run.scenario.policy, *(form.format(values[key]) for key, _, form in COLUMNS))
+    table = Table("", *(run.scenario.policy for run in runs))
+    values = [figures(run) for run in runs]
+    for key, title, form in COLUMNS:
+        table.add_row(title, *(form.format(one[key]) for one in values))
     console.print(table)
     for run in runs:
         over_time = ttft_p95(run)

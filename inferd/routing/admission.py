@@ -177,6 +177,7 @@ class Admission:
     def _can_answer(self, prompt_tokens: int, now: float) -> bool:
         """Whether a prompt that nobody holds would be answered in time if it came now."""
         account = self._account
+        account.derive(now)
         cost = account.conditions.cost
         target_s = max(
             ttft_target_s(account.serving.targets, prompt_tokens),
