@@ -234,9 +234,11 @@ class Scheduler(LeaseOwner):
         if not ticket.is_queued:
             return
         now = monotonic()
-        if now >= ticket.deadline:
+        # Not compared with the time: a timer may fire a rounding error before its own.
+        ended_at = self.wait_ends_at(ticket)
+        if ended_at >= ticket.deadline:
             self._refuse(ticket, _too_late())
-        elif now >= ticket.latest:
+        elif ended_at >= ticket.latest:
             self._refuse(ticket, self._admission.late(ticket, now))
         else:
             retry_s = self._retry_s(ticket)
