@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 WORKERS_LOST_MAX = 1
 """A request that has lost more workers than this is not placed again."""
+PREEMPTED_PAUSE_S = 0.25
+"""An engine that evicts would be sent the same request again and again."""
 ENGINE_PRIORITY = {Priority.INTERACTIVE: 0, Priority.BATCH: -100}
 """Higher first; the engine preempts when the difference exceeds its threshold of 10."""
 
@@ -130,6 +132,7 @@ class Dispatch:
                 if sink.content_sent:
                     raise
                 settlement.preempted()
+                await asyncio.sleep(PREEMPTED_PAUSE_S)
             except UpstreamError as error:
                 if sink.content_sent:
                     if isinstance(error, WorkerFailedMidStream | ShuttingDown):

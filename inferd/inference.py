@@ -119,6 +119,8 @@ class InferenceRequest:
     prefix: Prefix = NO_PREFIX
     rank: int = 0
     """Under overload the lower ranks are shed first."""
+    why: dict[str, str] | None = None
+    """Where to note why it went where it went, if the client asked: response headers."""
 
     @property
     def cost_tokens(self) -> int:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from inferd.routing.lease import Lease
 
 
+WHY_HEADER = "x-inferd-why"
+
+
 class Bill(Protocol):
     """Whatever read an answer and can say what it cost."""
 
@@ -136,6 +139,8 @@ class Settlement:
         self._lease = lease
         self.response_id = response_id
         self._placed = monotonic()
+        if self._request.why is not None:
+            self._request.why[WHY_HEADER] = lease.explain()
 
     def refused(self) -> None:
         """The engine refused the last attempt: its team's turn is given back."""
@@ -223,6 +228,7 @@ class Settlement:
     def _row(self) -> UsageRow:
         request = self._request
         usage = self._usage
+        lease = self._lease
         model, _, version = request.pool.rpartition("@")
         left = self._left if self._left is not None else monotonic()
         tpot_s = None
@@ -256,6 +262,10 @@ class Settlement:
             attempts=self.attempts,
             outcome=self.outcome,
             error_code=self.error_code,
+            predicted_ttft_s=lease.predicted_ttft_s if lease else None,
+            hit_tokens=lease.claim.hit_tokens if lease else None,
+            fair_tag=lease.fair_tag if lease else None,
+            candidates=lease.candidates if lease else None,
         )
 
 

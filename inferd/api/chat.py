@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -10,6 +11,7 @@ import orjson
 from inferd.api.auth import authenticate
 from inferd.api.disconnect import while_client_waits
 from inferd.api.event_stream import EventStream
+from inferd.api.headers import header
 from inferd.api.read_body import read_body
 from inferd.api.request_record import RequestRecord, record_of
 from inferd.api.schema import ParsedChat, parse_chat
@@ -31,6 +33,10 @@ if TYPE_CHECKING:
     from inferd.routing.pools import Route
 
 _log: Final = logging.getLogger(__name__)
+
+
+EXPLAIN_HEADER: Final = b"x-inferd-explain"
+"""With any value: the response says in `x-inferd-why` why it came from where it came."""
 
 
 class ChatCompletions:
@@ -56,10 +62,13 @@ class ChatCompletions:
         record = record_of(scope)
         caller = authenticate(scope["headers"], self._access.keys, utc_now_us())
         record.team, record.key_id = caller.team, caller.key_id
-        record.headers = lambda: self._buckets.headers(caller.team, monotonic())
+        why: dict[str, str] = {}
+        record.headers = lambda: {**self._buckets.headers(caller.team, monotonic()), **why}
         request = await self._validate(scope, receive, caller, record)
         record.model, record.stream = request.pool, request.stream
         record.priority = request.priority
+        if header(scope["headers"], EXPLAIN_HEADER) is not None:
+            request = replace(request, why=why)
         if request.stream:
             await self._stream(request, record, scope, receive, send)
         else:

@@ -25,6 +25,8 @@ class Asked:
     """Loop time by which the first token is wanted."""
     own_s: float = 0.0
     """To its first token where most of it is held, if nothing were ahead of it."""
+    candidates: int = 1
+    """Targets it was last chosen from."""
     spills: bool = False
     """Its team has waited for warm targets long enough: any that is open will do."""
     depths: dict[int, int] | None = None

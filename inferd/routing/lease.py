@@ -30,6 +30,7 @@ class Lease:
     __slots__ = (
         "_corrected",
         "_owner",
+        "candidates",
         "claim",
         "ended_at",
         "fair_tag",
@@ -80,6 +81,8 @@ class Lease:
         """The same of one step while it answers: the mean of its first and its last."""
         self.prefill_share = 0.0
         """Of its target's time when it began to answer."""
+        self.candidates = 1
+        """Workers it was chosen from."""
         self.fair_tag = 0.0
         """Its team's start tag when it was granted."""
         self.first_token_at: float | None = None
@@ -92,6 +95,20 @@ class Lease:
         self._corrected = False
         self.ticket = ticket
         self._owner = owner
+
+    def explain(self) -> str:
+        """Why it is where it is, for a client that asks."""
+        parts = [
+            f"worker={self.target}",
+            f"reason={self.reason}",
+            f"candidates={self.candidates}",
+            f"hit_tokens={self.claim.hit_tokens}",
+            f"queue_wait_s={self.queue_wait_s:.4f}",
+            f"fair_tag={self.fair_tag:.0f}",
+        ]
+        if self.predicted_ttft_s is not None:
+            parts.append(f"predicted_ttft_s={self.predicted_ttft_s:.4f}")
+        return "; ".join(parts)
 
     def first_token(self, now: float) -> None:
         """The engine is past the prompt."""

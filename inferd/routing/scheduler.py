@@ -200,6 +200,7 @@ class Scheduler(LeaseOwner):
             return None
         asked = ticket.asked
         self._account.look_up(asked)
+        asked.candidates = len(targets)
         asked.spills = self._queue.lag(ticket) > self._locality_cost
         return self._account.policy.choose(asked, targets, now)
 
@@ -286,7 +287,7 @@ class Scheduler(LeaseOwner):
         tag = self._queue.tag(ticket)
         self._queue.take(ticket)
         lease = Lease(target, claim, self, ticket, placement.reason, now, now - ticket.arrived)
-        lease.fair_tag = tag
+        lease.fair_tag, lease.candidates = tag, asked.candidates
         lease.revocable = asked.is_batch
         account.grant(asked, placement, claim, lease, now)
         ticket.lease = lease
