@@ -53,10 +53,12 @@ def simulate(  # noqa: PLR0917 - options, given by name
     ] = None,
     ttft_ms: Annotated[int, typer.Option(min=1, help="Target, prompts up to 4,096 tokens.")] = 800,
     tpot_ms: Annotated[int, typer.Option(min=1, help="Target per output token.")] = 40,
-    refusals: Annotated[bool, typer.Option(help="Refuse what cannot answer in time.")] = True,
+    no_refusals: Annotated[
+        bool, typer.Option("--no-refusals", help="Let wait what cannot answer in time.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Try policies, weights, targets and sizes on recorded or made-up traffic, in virtual time."""
+    """Try policies and sizes on a trace, without engines."""
     from inferd.capacity.simulate import ENGINES, Scenario
     from inferd.capacity.workloads import load
     from inferd.config.schema import Targets
@@ -73,7 +75,7 @@ def simulate(  # noqa: PLR0917 - options, given by name
             engine=ENGINES[engine],
             replicas=replicas,
             policy=name,
-            refuse_late=refusals,
+            refuse_late=not no_refusals,
             speed=(rate or stream.rate) / stream.rate,
             weights=_weights(weight or []),
             targets=Targets(ttft_ms=ttft_ms, tpot_ms=tpot_ms),

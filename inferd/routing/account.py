@@ -215,9 +215,8 @@ class Account:
     def _recost(self) -> None:
         self._applied = (self.slopes.step, self.slopes.prefill)
         cost = self.serving.cost.scaled(*self._applied)
-        self.conditions.cost = cost
         tpot_ms = float(self.serving.targets.tpot_ms)
-        self.conditions.tpot_ms = max(tpot_ms, IDLE_TPOT_FACTOR * cost.a_ms)
+        self.conditions.recost(cost, max(tpot_ms, IDLE_TPOT_FACTOR * cost.a_ms))
         for target in self.load.targets:
             target.changed()
 

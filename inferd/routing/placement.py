@@ -82,6 +82,12 @@ class Conditions:
     cost: EngineCost
     tpot_ms: float
     refuse_late: bool = False
+    hold_ms: float = HOLD_MS
+    """Prefill ahead of a target that is sent no more."""
+
+    def recost(self, cost: EngineCost, tpot_ms: float) -> None:
+        self.cost, self.tpot_ms = cost, tpot_ms
+        self.hold_ms = max(HOLD_MS, HOLD_STEPS * (cost.a_ms + cost.b_ms * cost.chunk))
 
 
 class Policy(Protocol):
@@ -272,10 +278,8 @@ class PredictedTTFT:
         return target.inflight < target.inflight_max and not self._closed(target, None)
 
     def _closed(self, target: Target, asked: Asked | None) -> bool:
-        cost = self._conditions.cost
-        hold_ms = max(HOLD_MS, HOLD_STEPS * (cost.a_ms + cost.b_ms * cost.chunk))
         limit = BATCH_FULL if asked is not None and asked.is_batch else FULL
-        return target.backlog_ms > hold_ms or target.utilization > limit
+        return target.backlog_ms > self._conditions.hold_ms or target.utilization > limit
 
     def _wait(self, target: Target, asked: Asked, now: float) -> Wait | None:
         if self._closed(target, asked):

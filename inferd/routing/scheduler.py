@@ -165,24 +165,19 @@ class Scheduler(LeaseOwner):
         if not queue.waiting:
             return
         account.derive(now)
-        takes = account.policy.takes
         held = _NONE
         looked_past = 0
-        free = [target for target in self._load.targets if takes(target)]
-        while free and (ticket := queue.head()) is not None:
+        while (ticket := queue.head()) is not None and self._takes_any(held):
             placement = self._choose(ticket, held, now)
-            if placement is None or placement.wait is Wait.BUSY:
-                pass
-            elif placement.wait is None:
-                self._grant(ticket, placement, now)
-                free = [target for target in free if takes(target)]
-                continue
-            elif placement.wait is Wait.LATE:
-                self._refuse(ticket, self._admission.late(ticket, now))
-                continue
-            else:
-                held |= {placement.target.id}
-                free = [target for target in free if target is not placement.target]
+            if placement is not None:
+                if placement.wait is None:
+                    self._grant(ticket, placement, now)
+                    continue
+                if placement.wait is Wait.LATE:
+                    self._refuse(ticket, self._admission.late(ticket, now))
+                    continue
+                if placement.wait is Wait.ROOM:
+                    held |= {placement.target.id}
             if looked_past == LOOK_PAST_MAX:
                 break
             looked_past += 1
@@ -191,6 +186,13 @@ class Scheduler(LeaseOwner):
             queue.look_again()
         if queue.depth(Priority.INTERACTIVE):
             self._make_room(held)
+
+    def _takes_any(self, held: frozenset[str]) -> bool:
+        takes = self._account.policy.takes
+        for target in self._load.targets:  # noqa: SIM110 - any() costs twice as much
+            if takes(target) and target.id not in held:
+                return True
+        return False
 
     def _choose(self, ticket: Ticket, held: frozenset[str], now: float) -> Placement | None:
         """None: every target it may go to is held for somebody before it."""
