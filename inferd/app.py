@@ -48,6 +48,7 @@ from inferd.quota.estimate import Estimator
 from inferd.quota.keys import KeyIndex
 from inferd.routing.pools import Pools
 from inferd.settlement import Ledger
+from inferd.storage import balances
 from inferd.storage.database import Database, Flush
 from inferd.storage.lock import SERVE, hold
 from inferd.storage.usage import record
@@ -59,6 +60,8 @@ from inferd.workers.supervisor import Supervisor
 LAST_WORDS_S: Final = 5.0
 """For error events and closing connections after the grace is over."""
 LAG_LOOK_S: Final = 0.5
+BALANCES_SAVED_S: Final = 10.0
+"""What teams spent after the last save is forgotten by a crash, not by an orderly end."""
 
 log = logging.getLogger(__name__)
 
@@ -121,6 +124,7 @@ class App:
             )
             self.keys = await KeyIndex.load(self.db, [team.name for team in self.config.teams])
             self._build(environment)
+            self.buckets.restore(await balances.load(self.db, utc_now_us()), monotonic())
             lock.publish(str(self._admin.address))
             await self._serve(admin_key)
 
@@ -243,6 +247,7 @@ class App:
                 start = partial(self._start, services)
                 writer = start("database writer", self.db.run())
                 lag = start("loop lag meter", self._measure_lag())
+                keeper = start("balance keeper", self._keep_balances())
                 reloads = start("reloader", self._reload_on_signal())
                 workers = start("worker supervisor", self.supervisor.run())
                 teams = start("public server", self._public.run(public, limits))
@@ -258,6 +263,8 @@ class App:
                 await _ended(admins, self._admin)
                 lag.cancel()
                 reloads.cancel()
+                keeper.cancel()
+                self._save_balances()
                 await self.db.flush()
                 writer.cancel()
         finally:
@@ -334,6 +341,14 @@ class App:
             self._reload_asked.clear()
             with contextlib.suppress(ConfigError):  # logged with its problems; what runs goes on
                 await self.reload()
+
+    async def _keep_balances(self) -> None:
+        while True:
+            await asyncio.sleep(BALANCES_SAVED_S)
+            self._save_balances()
+
+    def _save_balances(self) -> None:
+        balances.save(self.db, self.buckets.balances(monotonic()), utc_now_us())
 
     async def _measure_lag(self) -> None:
         while True:

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import orjson
 
+from inferd.clock import monotonic
 from inferd.errors import (
     ContextLengthExceeded,
     DeadlineExceeded,
     NoWorker,
+    Preempted,
     ShuttingDown,
     UpstreamError,
     WorkerFailedMidStream,
@@ -29,7 +31,7 @@ from inferd.workers.client import OK, Abandoned
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from inferd.routing.load import Lease
+    from inferd.routing.lease import Lease
     from inferd.routing.scheduler import Scheduler
     from inferd.settlement import Ledger, Settlement
     from inferd.upstream.wire import Exchange
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 
 WORKERS_LOST_MAX = 1
 """A request that has lost more workers than this is not placed again."""
+PREEMPTED_PAUSE_S = 0.25
+"""An engine that evicts would be sent the same request again and again."""
 ENGINE_PRIORITY = {Priority.INTERACTIVE: 0, Priority.BATCH: -100}
 """Higher first; the engine preempts when the difference exceeds its threshold of 10."""
 
@@ -124,6 +128,11 @@ class Dispatch:
                 if lost is not None:
                     raise lost from None
                 raise
+            except Preempted:  # interactive requests took its place: once more, at no charge
+                if sink.content_sent:
+                    raise
+                settlement.preempted()
+                await asyncio.sleep(PREEMPTED_PAUSE_S)
             except UpstreamError as error:
                 if sink.content_sent:
                     if isinstance(error, WorkerFailedMidStream | ShuttingDown):
@@ -144,7 +153,8 @@ class Dispatch:
         payload = engine_payload(request, attempt_id, client)
         async with client.exchange(request.endpoint, payload) as exchange:
             try:
-                await self._relay(exchange, answer, sink, settlement)
+                first_of = lease if request.stream else None
+                await self._relay(exchange, answer, sink, settlement, first_of)
             finally:
                 if answer.done or exchange.whole or exchange.failed:
                     settlement.bill(answer)  # 5 settle
@@ -152,15 +162,24 @@ class Dispatch:
                 else:  # the engine is still at it: it is told to stop, and its bill read afterwards
                     answer.client_left()
                     known = attempt_id if request.choices == 1 else None
-                    client.abandon(Abandoned(exchange, known, answer, settlement.postpone(answer)))
+                    settle = _not_billed if lease.revoked else settlement.postpone(answer)
+                    client.abandon(Abandoned(exchange, known, answer, settle))
 
     async def _relay(
-        self, exchange: Exchange, answer: Answer, sink: Sink, settlement: Settlement
+        self,
+        exchange: Exchange,
+        answer: Answer,
+        sink: Sink,
+        settlement: Settlement,
+        first_of: Lease | None,
     ) -> None:
         status = await exchange.head()
         if status != OK:
             raise from_body(status, await exchange.read_all())
         while not answer.done and (data := await exchange.read()):
+            if first_of is not None:  # the engine says nothing before its first token
+                first_of.first_token(monotonic())
+                first_of = None
             out = answer.feed(data)
             if out:
                 settlement.output_sent()
@@ -191,6 +210,10 @@ class Dispatch:
             yield
         finally:
             self._in_flight -= 1
+
+
+def _not_billed() -> None:
+    """What a preempted attempt computed is nobody's: its request is served from the start again."""
 
 
 def _fitted(request: InferenceRequest, error: ContextLengthExceeded) -> InferenceRequest | None:

@@ -6,7 +6,7 @@ InferdError
     UnknownModel 404, NotFound 404, UnknownUrl 404, MethodNotAllowed 405, BodyTooLarge 413,
     BodyTimeout 408, Conflict 409
   AuthError               401 MissingKey, InvalidKey; 403 ModelNotAllowed
-  LimitError              429 RateLimited, QueueFull, WaitTooLong
+  LimitError              429 RateLimited, QueueFull, WaitTooLong, Shed
   UpstreamError           NoWorker 503, WorkerUnreachable 502, InvalidAnswer 502,
                           WorkerRejected 400, WorkerFull 429, WorkerFailedMidStream 502,
                           WorkerTimeout 504, ShuttingDown 503
@@ -176,6 +176,12 @@ class WaitTooLong(LimitError):
     default_code = "overloaded"
 
 
+class Shed(LimitError):
+    """Requests of a higher rank have to be refused already."""
+
+    default_code = "overloaded"
+
+
 class UpstreamError(InferdError):
     """A worker, or the lack of one."""
 
@@ -235,6 +241,15 @@ class ShuttingDown(UpstreamError):
 
     status = 503
     source = "gateway"
+
+
+class Preempted(UpstreamError):
+    """Interactive requests took a batch request's place: it is queued again, at no charge."""
+
+    status = 503
+    source = "gateway"
+    retryable = True
+    default_code = "overloaded"
 
 
 class DeadlineExceeded(InferdError):

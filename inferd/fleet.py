@@ -18,9 +18,11 @@ from inferd.inference import SYSTEM_TEAM, Endpoint, Outcome, Priority, Usage, ne
 from inferd.metrics import Metrics
 from inferd.routing.pools import pool_id
 from inferd.routing.scheduler import Scheduler
+from inferd.routing.serving import Serving
 from inferd.storage.usage import UsageRow
 from inferd.workers.base import WorkerBase
 from inferd.workers.client import WorkerClient
+from inferd.workers.engine import Loads
 from inferd.workers.states import WorkerState
 
 STARTING: Final = frozenset({WorkerState.SPAWNING, WorkerState.LOADING, WorkerState.WARMING})
@@ -45,15 +47,16 @@ class Fleet:
     def apply(self, models: Iterable[Model]) -> None:
         """A scheduler for each version; those of versions that are gone refuse who waits there."""
         wanted = {
-            pool_id(model.name, version.version): model.queue
+            pool_id(model.name, version.version): (model.queue, Serving.of(model, version))
             for model in models
             for version in model.versions
         }
-        for pool, queue in wanted.items():
+        for pool, (queue, serving) in wanted.items():
             scheduler = self._leaving.pop(pool, None) or self.schedulers.get(pool)
             if scheduler is None:
-                scheduler = Scheduler(pool, queue, self._rng)
-            scheduler.update(queue)
+                kept = partial(self._promise_kept, pool)
+                scheduler = Scheduler(pool, queue, self._rng, serving, kept)
+            scheduler.update(queue, serving)
             self.schedulers[pool] = scheduler
         for pool in self.schedulers.keys() - wanted:
             scheduler = self._leaving[pool] = self.schedulers.pop(pool)
@@ -66,6 +69,7 @@ class Fleet:
         if scheduler is not None:
             if after is WorkerState.READY:
                 worker.client.on_abort = partial(self._count_abort, worker.id)
+                worker.on_loads = partial(self._loads_reported, worker)
                 self.clients[worker.id] = worker.client
                 scheduler.target_up(worker.id, worker.inflight_max)
             elif after is WorkerState.DRAINING:
@@ -81,6 +85,8 @@ class Fleet:
 
     def warmed(self, worker: WorkerBase, usage: Usage, ttft_s: float, tpot_s: float) -> None:
         """The warm-up's tokens go to the system team, so that ledger and engine agree."""
+        if scheduler := self.schedulers.get(worker.pool):
+            scheduler.target_warmed(usage.prompt_tokens - usage.cached_tokens, ttft_s, tpot_s)
         model, _, version = worker.pool.rpartition("@")
         self._record(
             UsageRow(
@@ -145,6 +151,15 @@ class Fleet:
                 worker = self._metrics.worker[target.target]
                 worker.inflight_requests.set(target.inflight)
                 worker.outstanding_tokens.set(target.outstanding_tokens)
+
+    def _loads_reported(self, worker: WorkerBase, loads: Loads) -> None:
+        if scheduler := self.schedulers.get(worker.pool):
+            scheduler.target_reported(worker.id, loads.used_tokens, loads.total_tokens)
+
+    def _promise_kept(self, pool: str, promised_s: float, true_s: float) -> None:
+        retry_after = self._metrics.pool[pool].retry_after
+        retry_after["promised"].observe(promised_s)
+        retry_after["true"].observe(true_s)
 
     def _count_abort(self, worker_id: str, confirmed: bool) -> None:  # noqa: FBT001 - a callback
         outcome = "confirmed" if confirmed else "unanswered"

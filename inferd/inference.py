@@ -74,6 +74,18 @@ class ModelLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class Prefix:
+    """A prompt as a chain of block keys: an equal key is an equal whole prefix up to its block."""
+
+    keys: tuple[int, ...] = ()
+    block_tokens: float = 64.0
+    """Tokens of one block, estimated."""
+
+
+NO_PREFIX = Prefix()
+
+
+@dataclass(frozen=True, slots=True)
 class InferenceRequest:
     """A validated request. `body` is the engine's payload without the fields dispatch owns."""
 
@@ -104,6 +116,11 @@ class InferenceRequest:
     service_tier: str | None = None
     """Echoed in the answer; None: the client named none."""
     metadata: dict[str, str] = field(default_factory=dict)
+    prefix: Prefix = NO_PREFIX
+    rank: int = 0
+    """Under overload the lower ranks are shed first."""
+    why: dict[str, str] | None = None
+    """Where to note why it went where it went, if the client asked: response headers."""
 
     @property
     def cost_tokens(self) -> int:

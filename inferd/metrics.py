@@ -65,6 +65,7 @@ class PoolMetrics:
     queue_depth: Bound[str, Gauge]  # by priority
     placements: Bound[str, Counter]  # by reason
     retries: Counter
+    retry_after: Bound[str, Histogram]  # by kind: promised, true; seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +175,13 @@ class Metrics:
             "inferd_retries", "pool", "Requests placed again after their worker failed."
         )
 
+        self._retry_after = self._histogram(
+            "inferd_retry_after_seconds",
+            "pool kind",
+            "Retry-After as promised to refused requests, and as it would have been true.",
+            _WAIT,
+        )
+
     def _declare_workers(self) -> None:
         self._outstanding_tokens = self._gauge(
             "inferd_outstanding_tokens", "worker", "Tokens that a worker's leases may still cost."
@@ -253,6 +261,7 @@ class Metrics:
             queue_depth=Bound(partial(self._queue_depth.labels, pool)),
             placements=Bound(partial(self._placements.labels, pool)),
             retries=self._retries.labels(pool),
+            retry_after=Bound(partial(self._retry_after.labels, pool)),
         )
 
     def _bind_worker(self, worker_id: str) -> WorkerMetrics:

@@ -12,6 +12,7 @@ from inferd.clock import monotonic, utc_now_us
 from inferd.errors import DeadlineExceeded, InferdError
 from inferd.inference import InferenceRequest, Outcome, Usage
 from inferd.metrics import Metrics
+from inferd.routing.admission import ttft_target_s
 from inferd.storage.usage import UsageRow
 
 if TYPE_CHECKING:
@@ -21,11 +22,10 @@ if TYPE_CHECKING:
     from inferd.config.schema import Targets
     from inferd.quota.buckets import Buckets, Reservation
     from inferd.quota.estimate import Estimator
-    from inferd.routing.load import Lease
+    from inferd.routing.lease import Lease
 
 
-SHORT_PROMPT_TOKENS = 4_096
-"""Up to here a model's TTFT target holds as it stands."""
+WHY_HEADER = "x-inferd-why"
 
 
 class Bill(Protocol):
@@ -139,11 +139,19 @@ class Settlement:
         self._lease = lease
         self.response_id = response_id
         self._placed = monotonic()
+        if self._request.why is not None:
+            self._request.why[WHY_HEADER] = lease.explain()
 
     def refused(self) -> None:
         """The engine refused the last attempt: its team's turn is given back."""
         if self._lease is not None:
-            self._lease.correct(0)
+            self._lease.correct(Usage())
+
+    def preempted(self) -> None:
+        """The last attempt made room for interactive work: it counts for nothing."""
+        self.attempts -= 1
+        if self._lease is not None:
+            self._lease.correct(Usage())
 
     def worker_failed(self) -> None:
         """The last attempt's worker is not asked again for this request."""
@@ -195,7 +203,7 @@ class Settlement:
         if self._free:
             self._usage = Usage()
         if self._lease is not None:
-            self._lease.correct(self._usage.total_tokens)
+            self._lease.correct(self._usage)
         if self._reservation is not None:
             if self._usage.total_tokens or self.outcome is Outcome.CLIENT_LEFT:
                 self._reservation.settle(self._usage.total_tokens, monotonic())
@@ -220,6 +228,7 @@ class Settlement:
     def _row(self) -> UsageRow:
         request = self._request
         usage = self._usage
+        lease = self._lease
         model, _, version = request.pool.rpartition("@")
         left = self._left if self._left is not None else monotonic()
         tpot_s = None
@@ -253,12 +262,11 @@ class Settlement:
             attempts=self.attempts,
             outcome=self.outcome,
             error_code=self.error_code,
+            predicted_ttft_s=lease.predicted_ttft_s if lease else None,
+            hit_tokens=lease.claim.hit_tokens if lease else None,
+            fair_tag=lease.fair_tag if lease else None,
+            candidates=lease.candidates if lease else None,
         )
-
-
-def ttft_target_s(targets: Targets, prompt_tokens: int) -> float:
-    """The model's target for prompts up to 4,096 tokens, in proportion beyond."""
-    return targets.ttft_ms / 1_000 * max(1.0, prompt_tokens / SHORT_PROMPT_TOKENS)
 
 
 def _count(row: UsageRow, metrics: Metrics, targets: Targets | None) -> None:

@@ -1,6 +1,6 @@
 -- Generated: the schema after the last migration. Never edited by hand; made with
 -- python -c 'from inferd.storage import migrate; migrate.write_schema()'
-PRAGMA user_version = 2;
+PRAGMA user_version = 3;
 
 CREATE TABLE keys (
     id TEXT PRIMARY KEY,
@@ -44,8 +44,16 @@ CREATE TABLE requests (
     attempts INTEGER NOT NULL CHECK (attempts >= 0),
     outcome TEXT NOT NULL,
     error_code TEXT
-) STRICT;
+, predicted_ttft_s REAL, hit_tokens INTEGER, fair_tag REAL, candidates INTEGER) STRICT;
 
 CREATE INDEX requests_by_time ON requests (ts_us);
 
 CREATE INDEX requests_by_team ON requests (team, ts_us);
+
+CREATE TABLE bucket_balances (
+    team TEXT NOT NULL,
+    kind TEXT NOT NULL CHECK (kind IN ('tokens', 'requests')),
+    balance REAL NOT NULL,
+    at_us INTEGER NOT NULL,
+    PRIMARY KEY (team, kind)
+) STRICT;

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+import orjson
 
 from inferd.api.auth import authenticate
 from inferd.api.disconnect import while_client_waits
 from inferd.api.event_stream import EventStream
+from inferd.api.headers import header
 from inferd.api.read_body import read_body
 from inferd.api.request_record import RequestRecord, record_of
 from inferd.api.schema import ParsedChat, parse_chat
 from inferd.api.whole_answer import WholeAnswer
 from inferd.clock import monotonic, utc_now_us
 from inferd.errors import InferdError
-from inferd.inference import Endpoint, InferenceRequest, ModelLimits, Outcome, Priority
+from inferd.inference import Endpoint, InferenceRequest, ModelLimits, Outcome, Prefix, Priority
+from inferd.routing.prefix import PrefixHasher
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -28,6 +33,10 @@ if TYPE_CHECKING:
     from inferd.routing.pools import Route
 
 _log: Final = logging.getLogger(__name__)
+
+
+EXPLAIN_HEADER: Final = b"x-inferd-explain"
+"""With any value: the response says in `x-inferd-why` why it came from where it came."""
 
 
 class ChatCompletions:
@@ -47,15 +56,19 @@ class ChatCompletions:
         self._buckets = buckets
         self._estimator = estimator
         self._server = server
+        self._hasher = PrefixHasher()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         record = record_of(scope)
         caller = authenticate(scope["headers"], self._access.keys, utc_now_us())
         record.team, record.key_id = caller.team, caller.key_id
-        record.headers = lambda: self._buckets.headers(caller.team, monotonic())
+        why: dict[str, str] = {}
+        record.headers = lambda: {**self._buckets.headers(caller.team, monotonic()), **why}
         request = await self._validate(scope, receive, caller, record)
         record.model, record.stream = request.pool, request.stream
         record.priority = request.priority
+        if header(scope["headers"], EXPLAIN_HEADER) is not None:
+            request = replace(request, why=why)
         if request.stream:
             await self._stream(request, record, scope, receive, send)
         else:
@@ -82,10 +95,10 @@ class ChatCompletions:
         parsed = parse_chat(raw, limits_of, priority_max=Priority(team.priority_max))
         assert route is not None, "parsing resolves the model"
         record.user_hash = parsed.user_hash
-        return self._request(parsed, route, caller, record)
+        return self._request(parsed, route, caller, record, team.rank)
 
     def _request(
-        self, parsed: ParsedChat, route: Route, caller: Caller, record: RequestRecord
+        self, parsed: ParsedChat, route: Route, caller: Caller, record: RequestRecord, rank: int
     ) -> InferenceRequest:
         limits = route.limits
         prompt_tokens = self._estimator.estimate(limits.name, parsed.prompt_bytes)
@@ -109,7 +122,18 @@ class ChatCompletions:
             one_tool_call=not parsed.parallel_tool_calls,
             service_tier=parsed.service_tier,
             metadata=parsed.metadata,
+            prefix=self._prefix(parsed, route, caller, prompt_tokens),
+            rank=rank,
         )
+
+    def _prefix(
+        self, parsed: ParsedChat, route: Route, caller: Caller, prompt_tokens: int
+    ) -> Prefix:
+        """Tools come first in every template. Teams share no cache, so they share no blocks."""
+        body = parsed.body
+        parts = [orjson.dumps(tool) for tool in body.get("tools", ())]
+        parts += [orjson.dumps(message) for message in body["messages"]]
+        return self._hasher.prefix(f"{route.pool}\0{caller.team}", parts, prompt_tokens)
 
     async def _whole(self, request: InferenceRequest, receive: Receive, send: Send) -> None:
         sink = WholeAnswer()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from inferd.dispatch import Dispatch
     from inferd.fleet import Fleet
     from inferd.quota.buckets import Buckets
-    from inferd.routing.scheduler import TargetSnapshot
+    from inferd.routing.snapshot import TargetSnapshot
     from inferd.workers.base import WorkerBase
     from inferd.workers.supervisor import Supervisor
 

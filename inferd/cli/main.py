@@ -13,7 +13,19 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from inferd.cli import chat, config, engine, keys, logs, reload, serve, status, teams, workers
+from inferd.cli import (
+    chat,
+    config,
+    engine,
+    keys,
+    logs,
+    reload,
+    serve,
+    simulate,
+    status,
+    teams,
+    workers,
+)
 from inferd.cli.failure import FAILED, USAGE, tell
 from inferd.errors import InferdError
 
@@ -29,7 +41,7 @@ PANELS = {
     "Set up": ("engine", "init", "check", "config"),
     "Teams": ("teams", "keys"),
     "Run": ("serve", "reload", "chat"),
-    "Look": ("status", "workers", "logs"),
+    "Look": ("status", "workers", "logs", "simulate"),
 }
 """The panels of the first screen and what is in each, in order."""
 
@@ -83,7 +95,19 @@ def make_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_options)
-    for module in (engine, config, teams, keys, serve, reload, chat, status, workers, logs):
+    for module in (
+        engine,
+        config,
+        teams,
+        keys,
+        serve,
+        reload,
+        chat,
+        status,
+        workers,
+        logs,
+        simulate,
+    ):
         module.register(app)
     return app
 

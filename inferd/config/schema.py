@@ -202,6 +202,11 @@ class Queue(Section):
         128, ge=1, le=100_000, description="requests of one team waiting per pool"
     )
     wait_s_max: Seconds = Field(30.0, description="a request that waited this long gets a 429")
+    refuse_late: bool = Field(
+        default=True,
+        description="429 as soon as no worker can give the first token within targets.ttft_ms;"
+        " with predicted_ttft only",
+    )
 
 
 class Model(Section):
@@ -220,6 +225,9 @@ class Model(Section):
     reasoning: bool = Field(default=False, description="takes reasoning_effort")
     targets: Targets = Field(default_factory=Targets, description="what users may expect")
     queue: Queue = Field(default_factory=Queue, description="bounds of each of its queues")
+    placement: Literal["predicted_ttft", "bounded_hash", "least_tokens", "round_robin"] = Field(
+        "predicted_ttft", description="how the worker of a request is chosen"
+    )
     versions: tuple[Version, ...] = Field(
         min_length=1, max_length=64, description="sets of weights, each a pool of workers"
     )
@@ -244,6 +252,9 @@ class Team(Section):
     )
     burst_requests: int | None = Field(
         None, ge=1, le=100_000_000, description="size of the request bucket"
+    )
+    rank: int = Field(
+        0, ge=-100, le=100, description="under overload, requests of lower ranks are refused first"
     )
     priority_max: Literal["interactive", "batch"] = Field(
         "interactive", description="the highest priority the team's requests may have"

@@ -17,6 +17,7 @@ from typing import Self
 from inferd.config.schema import Team
 from inferd.errors import InvalidField, InvalidKey, RateLimited
 from inferd.quota.bucket import TokenBucket
+from inferd.storage.balances import Balance
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +162,27 @@ class Buckets:
             taken = requests.reserve(1, now)
             assert taken
         return Reservation(account, tokens)
+
+    def balances(self, now: float) -> list[Balance]:
+        """What every bucket holds, open reservations taken as spent."""
+        return [
+            Balance(account.team, kind, bucket.balance_at(now))
+            for account in self._accounts.values()
+            for kind, bucket in (("tokens", account.tokens), ("requests", account.requests))
+            if bucket is not None
+        ]
+
+    def restore(self, saved: Iterable[tuple[Balance, float]], now: float) -> None:
+        """Start from what was left some seconds ago, refilled since. Unknown buckets start full."""
+        for one, age_s in saved:
+            account = self._accounts.get(one.team)
+            bucket = None
+            if account is not None:
+                bucket = account.tokens if one.kind == "tokens" else account.requests
+            if bucket is not None:
+                balance = one.balance + age_s * bucket.rate_per_s
+                bucket.balance = max(-bucket.burst, min(bucket.burst, balance))
+                bucket.stamp = now
 
     def headers(self, team: str, now: float) -> dict[str, str]:
         """The x-ratelimit-* headers of the team's buckets; empty for a team without limits."""

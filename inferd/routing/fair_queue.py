@@ -1,26 +1,31 @@
 """Start-time fair queue over teams, in two lanes: batch is looked at only when nothing else waits.
 
 Owns who waits and the virtual time. A team's start tag grows by cost / weight with every grant; the
-team with the smallest tag is next, in its own order of arrival. A team that was idle starts at the
-virtual time, so idleness earns nothing. Costs are estimates and may be corrected afterwards. Tags
-are made for heads only, so a place that is given up costs nobody anything. O(log teams).
+team with the smallest tag is next, in its own order: by due time, then arrival. A team that was
+idle starts at the virtual time, so idleness earns nothing. Costs are estimates and may be corrected
+afterwards. Tags are made for heads only, so a place given up costs nobody anything.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-from collections import OrderedDict
+import math
+from bisect import bisect_left, insort
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 from inferd.inference import Priority
 
 
 class Place:
-    """One request's place in the queue: subclass it with what shall wait."""
+    """One request's place in the queue: subclass it with what shall wait.
 
-    __slots__ = ("cost", "is_queued", "priority", "team", "weight")
+    `order` sorts the places of one team: a loop time by which each should be served, or 0 for all.
+    """
+
+    __slots__ = ("cost", "is_queued", "order", "priority", "sorted_by", "team", "weight")
 
     def __init__(self, team: str, priority: Priority, weight: int, cost: int) -> None:
         assert weight >= 1, weight
@@ -29,35 +34,49 @@ class Place:
         self.priority = priority
         self.weight = weight
         self.cost = cost
+        self.order = 0.0
         self.is_queued = False
+        self.sorted_by = (0.0, 0)
 
 
 P = TypeVar("P", bound=Place)
+_sorted_by = attrgetter("sorted_by")
 
 
 class _Team(Generic[P]):
-    """`start`: tag of its head while it waits. `finish`: where its next tag begins otherwise."""
+    """`start`: tag of its head while it waits. `finish`: where its next tag begins otherwise.
 
-    __slots__ = ("entry", "finish", "start", "waiting")
+    `passed` of its places were looked past in this round; `ahead` is what they would have added to
+    its tag, so that whoever is behind them is looked at when its turn would have come.
+    """
+
+    __slots__ = ("ahead", "entry", "finish", "passed", "start", "waiting")
 
     def __init__(self) -> None:
-        self.waiting: OrderedDict[P, None] = OrderedDict()
+        self.waiting: list[P] = []
         self.start = 0.0
         self.finish = 0.0
+        self.passed = 0
+        self.ahead = 0.0
         self.entry = 0
         """Number of its one valid entry in the heap; 0 if it has none."""
 
 
 class _Lane(Generic[P]):
-    """One priority: its teams, its heap of teams that wait, its virtual time."""
+    """One priority: its teams, its heap of teams that wait, its virtual time.
+
+    Tags within one `slack` count as equal: among those teams, who is due first goes first.
+    """
 
     def __init__(self) -> None:
+        self.slack = 0.0
         self.depth = 0
         self.virtual = 0.0
         self.teams: dict[str, _Team[P]] = {}
-        self.aside: list[P] = []
-        self._heap: list[tuple[float, int, _Team[P]]] = []
+        self._looked_past: list[_Team[P]] = []
+        self._heap: list[tuple[float, float, int, _Team[P]]] = []
         self._entries = itertools.count(1)
+        self._arrivals = itertools.count(1)
 
     def team(self, name: str) -> _Team[P]:
         team = self.teams.get(name)
@@ -72,18 +91,21 @@ class _Lane(Generic[P]):
             team.start -= refund
         else:
             team.start = max(self.virtual, team.finish - refund)
-        team.waiting[place] = None
-        if front:
-            team.waiting.move_to_end(place, last=False)
-        if front or not team.entry:
+        number = next(self._arrivals)
+        place.sorted_by = (-math.inf, -number) if front else (place.order, number)
+        insort(team.waiting, place, key=_sorted_by)
+        if front or not team.entry or (self.slack and team.waiting[team.passed] is place):
             self._enter(team, before_equals=front)
         self.depth += 1
 
     def head(self) -> P | None:
         heap = self._heap
-        while heap and heap[0][2].entry != heap[0][1]:
+        while heap and heap[0][3].entry != heap[0][2]:
             heapq.heappop(heap)
-        return next(iter(heap[0][2].waiting)) if heap else None
+        if not heap:
+            return None
+        team = heap[0][3]
+        return team.waiting[team.passed]
 
     def take(self, place: P) -> None:
         team = self.teams[place.team]
@@ -93,31 +115,48 @@ class _Lane(Generic[P]):
         team.finish = team.start + place.cost / place.weight
         team.start = team.finish
         self.remove(place)
-        if team.waiting:
+        if team.passed < len(team.waiting):
             self._enter(team)
 
     def remove(self, place: P) -> None:
         """Whoever is next in the team moves up, at the tag as it is."""
         team = self.teams[place.team]
-        del team.waiting[place]
+        at = bisect_left(team.waiting, place.sorted_by, key=_sorted_by)
+        assert team.waiting[at] is place
+        del team.waiting[at]
         self.depth -= 1
-        if not team.waiting:
+        if at < team.passed:
+            team.passed -= 1
+        if team.passed >= len(team.waiting):
             team.entry = 0
+        elif self.slack and at == team.passed:
+            self._enter(team)
 
     def look_past(self, place: P) -> None:
         team = self.teams[place.team]
-        del team.waiting[place]
-        self.aside.append(place)
-        if not team.waiting:
+        assert team.waiting[team.passed] is place
+        if not team.passed:
+            self._looked_past.append(team)
+        team.passed += 1
+        team.ahead += place.cost / place.weight
+        if team.passed < len(team.waiting):
+            self._enter(team)
+        else:
             team.entry = 0
 
     def look_again(self) -> None:
-        while self.aside:
-            place = self.aside.pop()
-            team = self.teams[place.team]
-            team.waiting[place] = None
-            team.waiting.move_to_end(place, last=False)
-            if not team.entry:
+        for team in self._looked_past:
+            team.passed = 0
+            team.ahead = 0.0
+            if team.waiting:
+                self._enter(team)
+        self._looked_past.clear()
+
+    def sort_again(self) -> None:
+        """Every tag in the heap is made anew."""
+        self._heap.clear()
+        for team in self.teams.values():
+            if team.entry:
                 self._enter(team)
 
     def correct(self, name: str, difference: float) -> None:
@@ -125,15 +164,21 @@ class _Lane(Generic[P]):
         team.finish += difference
         if team.waiting:
             team.start += difference
-            self._enter(team)
+            if team.entry:
+                self._enter(team)
 
     def _enter(self, team: _Team[P], *, before_equals: bool = False) -> None:
         """The team's tag in the heap is its present one; an older entry becomes void."""
         number = next(self._entries)
         team.entry = -number if before_equals else number
-        heapq.heappush(self._heap, (team.start, team.entry, team))
+        tag = team.start + team.ahead
+        if self.slack:
+            key = (tag // self.slack, team.waiting[team.passed].sorted_by[0], team.entry, team)
+        else:
+            key = (tag, 0.0, team.entry, team)
+        heapq.heappush(self._heap, key)
         if len(self._heap) > 2 * len(self.teams) + 8:
-            self._heap = [entry for entry in self._heap if entry[2].entry == entry[1]]
+            self._heap = [entry for entry in self._heap if entry[3].entry == entry[2]]
             heapq.heapify(self._heap)
 
 
@@ -185,6 +230,29 @@ class FairQueue(Generic[P]):
         if self._interactive.depth:
             return self._interactive.head()
         return self._batch.head()
+
+    def allow(self, slack: float) -> None:
+        """From now on teams whose tags are this near may be served by due time, not by tag."""
+        for lane in self._lanes.values():
+            if lane.slack != slack:
+                lane.slack = slack
+                lane.sort_again()
+
+    def waiting_of(self, team: str, priority: Priority) -> list[P]:
+        """A team's places in its order. Not to be changed."""
+        known = self._lanes[priority].teams.get(team)
+        return known.waiting if known else []
+
+    def lag(self, place: Place) -> float:
+        """By how much cost the place's team is behind whoever was granted last; negative: ahead."""
+        lane = self._lanes[place.priority]
+        team = lane.teams.get(place.team)
+        return (lane.virtual - team.start) * place.weight if team else 0.0
+
+    def tag(self, place: Place) -> float:
+        """The start tag of the place's team."""
+        team = self._lanes[place.priority].teams.get(place.team)
+        return team.start if team else 0.0
 
     def take(self, place: P) -> None:
         """The head is granted: its team is charged."""

@@ -1,150 +1,74 @@
 """One per pool: joins queue, load and placement, and grants leases. Owns who waits and who runs.
 
-`pump` is synchronous and runs whenever something changed: arrival, release, a target's state, a
-place given up. It takes tickets in fair order while a target has room. A ticket is an async
-context manager: it gives its place or its lease back exactly once on every way out, also when its
-owner is cancelled after the grant and before it could see it. Waits end at named limits.
+`pump` is synchronous and runs whenever something changed: arrival, first token, release, a target's
+state, a place given up. It takes tickets in fair order while a target takes any; one whose best
+target is busy is looked past (late binding), until its team lags by `LOCALITY_S`. Waits end at
+named limits, and as soon as no worker can answer in time. Batch work makes room for the rest.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from types import TracebackType
+from typing import Final
 
 from inferd.clock import monotonic
 from inferd.config.schema import Queue
 from inferd.errors import DeadlineExceeded, InferdError, NoWorker, QueueFull, WaitTooLong
-from inferd.inference import InferenceRequest, Priority
-from inferd.routing.fair_queue import FairQueue, Place
-from inferd.routing.load import Lease, LoadTable
-from inferd.routing.placement import LeastTokens, Placement
+from inferd.inference import InferenceRequest, Priority, Usage
+from inferd.routing.account import Account
+from inferd.routing.admission import RETRY_S_MIN, Admission
+from inferd.routing.claim import Asked
+from inferd.routing.fair_queue import FairQueue
+from inferd.routing.lease import Lease, LeaseOwner
+from inferd.routing.placement import Placement, Wait
+from inferd.routing.serving import Serving
+from inferd.routing.snapshot import SchedulerSnapshot, snapshot
+from inferd.routing.ticket import Ticket
 
-LOOK_PAST_MAX = 48
+LOOK_PAST_MAX: Final = 48
 """Tickets that one pump may look past because they cannot be granted now."""
-NO_WORKER_RETRY_S = 10.0
+SLACK_S: Final = 1.0
+"""Of the whole pool's work: teams whose service differs by less are served by due time."""
+LOCALITY_S: Final = 5.0
+"""Of the whole pool's work: how far a team may fall behind for waiting for its warm workers."""
+NO_WORKER_RETRY_S: Final = 10.0
 """Retry-After without a worker. The scheduler cannot know when one comes; this is a worker's
 restart rather than the load of a large model."""
-RETRY_S_MIN = 1.0
 
 _NONE: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class TargetSnapshot:
-    """What one target carries."""
-
-    target: str
-    ready: bool
-    inflight: int
-    inflight_max: int
-    outstanding_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerSnapshot:
-    """A pool's queue and load, for status and metrics."""
-
-    pool: str
-    waiting: dict[Priority, int]
-    waiting_by_team: dict[str, int]
-    oldest_wait_s: float
-    lease_s: float
-    """Mean seconds of a lease, 0 if there was none."""
-    leases_open: int
-    """Leases of targets that are gone included."""
-    targets: tuple[TargetSnapshot, ...]
-
-
-class Ticket(Place):
-    """A place in the queue, then a lease. Entered once; made by `Scheduler.ticket`."""
-
-    __slots__ = (
-        "_scheduler",
-        "_wakeup",
-        "arrived",
-        "choices",
-        "deadline",
-        "error",
-        "excluded",
-        "lease",
-    )
+class Scheduler(LeaseOwner):
+    """The queue and the targets of the pool `pool`. All times are loop times."""
 
     def __init__(
         self,
-        scheduler: Scheduler,
-        request: InferenceRequest,
-        weight: int,
-        excluded: frozenset[str],
+        pool: str,
+        queue: Queue,
+        rng: random.Random,
+        serving: Serving | None = None,
+        kept: Callable[[float, float], None] | None = None,
     ) -> None:
-        super().__init__(request.team, request.priority, weight, request.cost_tokens)
-        self._scheduler = scheduler
-        self._wakeup: asyncio.Future[None] | None = None
-        self.choices = request.choices
-        self.deadline = request.deadline
-        self.excluded = excluded
-        self.arrived = 0.0
-        self.lease: Lease | None = None
-        self.error: InferdError | None = None
-
-    async def __aenter__(self) -> Lease:
-        self.arrived = monotonic()
-        self._scheduler.enter(self)
-        if self.lease is None:
-            await self._wait()
-        assert self.lease is not None
-        return self.lease
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        # The lease knows its ticket: without this the pair would be left to the garbage collector.
-        lease, self.lease = self.lease, None
-        if lease is not None:
-            lease.release()
-
-    def wake(self) -> None:
-        """Called once `lease` or `error` is set."""
-        if self._wakeup is not None and not self._wakeup.done():
-            self._wakeup.set_result(None)
-
-    async def _wait(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._wakeup = loop.create_future()
-        timer = loop.call_at(self._scheduler.wait_ends_at(self), self._scheduler.expire, self)
-        granted = False
-        try:
-            await self._wakeup
-            if self.error is not None:
-                raise self.error
-            granted = True
-        finally:
-            # Not granted: refused, or cancelled, in which case a lease may be there, unseen.
-            if not granted:
-                self._scheduler.withdraw(self)
-            timer.cancel()
-
-
-class Scheduler:
-    """The queue and the targets of the pool `pool`. All times are loop times."""
-
-    def __init__(self, pool: str, queue: Queue, rng: random.Random) -> None:
         self.pool = pool
         self._limits = queue
         self._queue: FairQueue[Ticket] = FairQueue(queue.waiting_max, queue.waiting_per_team_max)
-        self._load = LoadTable()
-        self._policy = LeastTokens(rng)
+        self._account = Account(serving or Serving(), rng)
+        self._load = self._account.load
+        self._locality_cost = 0.0
+        self._admission = Admission(pool, self._account, self._queue, kept)
 
-    def update(self, queue: Queue) -> None:
-        """New bounds: for what comes; nobody who waits is sent away."""
+    def update(self, queue: Queue, serving: Serving | None = None) -> None:
+        """New bounds and settings: for what comes; nobody who waits is sent away."""
         self._limits = queue
         self._queue.waiting_max = queue.waiting_max
         self._queue.waiting_per_team_max = queue.waiting_per_team_max
+        if serving is not None and serving != self._account.serving:
+            self._account.apply(serving)
+            self._resize()
+            self.pump()
 
     def ticket(
         self, request: InferenceRequest, weight: int, excluded: frozenset[str] = _NONE
@@ -153,14 +77,16 @@ class Scheduler:
 
         With `excluded` it is a retry: before its team's others, and beyond the queue's bounds.
 
-        Raises, on entering: NoWorker, QueueFull, WaitTooLong, DeadlineExceeded, or what
-        `fail_waiting` was given.
+        Raises, on entering: NoWorker, QueueFull, WaitTooLong, Shed, DeadlineExceeded, or what
+        `fail_waiting` was given; on leaving: Preempted, if a batch request's lease was revoked.
         """
-        return Ticket(self, request, weight, excluded)
+        asked = Asked.of(request, self._account.answer_tokens)
+        return Ticket(self, request, weight, excluded, asked)
 
     def target_up(self, target_id: str, inflight_max: int) -> None:
         """The target is ready for `inflight_max` requests at a time (1 or more)."""
-        self._load.up(target_id, inflight_max)
+        self._account.up(target_id, inflight_max)
+        self._resize()
         self.pump()
 
     def target_draining(self, target_id: str) -> None:
@@ -170,8 +96,19 @@ class Scheduler:
 
     def target_down(self, target_id: str) -> None:
         """It is gone, and its leases with it: their release changes no count of a later one."""
-        self._load.down(target_id)
+        self._account.down(target_id)
+        self._resize()
         self._refuse_unservable()
+
+    def target_reported(self, target_id: str, kv_used_tokens: int, kv_tokens: int) -> None:
+        """An engine's own word on its KV cache: it corrects our account for two seconds."""
+        target = self._load.get(target_id)
+        if target is not None:
+            target.reported(kv_used_tokens, kv_tokens, monotonic())
+
+    def target_warmed(self, prompt_tokens: int, ttft_s: float, tpot_s: float) -> None:
+        """A worker's warm-up: uncached prompt tokens, its first token, its time per token."""
+        self._account.warmed(prompt_tokens, ttft_s, tpot_s)
 
     def fail_waiting(self, error: InferdError) -> None:
         """Everyone who waits gets an error like this one."""
@@ -191,6 +128,11 @@ class Scheduler:
     def leases_open(self) -> int:
         return self._load.leases_open
 
+    @property
+    def blocks(self) -> int:
+        """Different prompt blocks that the index knows."""
+        return len(self._account.index)
+
     def depth(self, priority: Priority) -> int:
         return self._queue.depth(priority)
 
@@ -204,79 +146,103 @@ class Scheduler:
         target = self._load.get(target_id)
         return target.outstanding_tokens if target else 0
 
+    def cost_of(self, usage: Usage) -> int:
+        """What a request costs its team's share: tokens, as dear as uncached prompt tokens."""
+        return self._account.bill(usage)
+
     def snapshot(self) -> SchedulerSnapshot:
-        now = monotonic()
-        by_team: dict[str, int] = {}
-        for ticket in self._queue:
-            by_team[ticket.team] = by_team.get(ticket.team, 0) + 1
-        return SchedulerSnapshot(
-            pool=self.pool,
-            waiting={priority: self._queue.depth(priority) for priority in Priority},
-            waiting_by_team=by_team,
-            oldest_wait_s=max((now - ticket.arrived for ticket in self._queue), default=0.0),
-            lease_s=self._load.lease_s(now),
-            leases_open=self._load.leases_open,
-            targets=tuple(
-                TargetSnapshot(
-                    target.id,
-                    target.ready,
-                    target.inflight,
-                    target.inflight_max,
-                    target.outstanding_tokens,
-                )
-                for target in self._load.targets
-            ),
-        )
+        return snapshot(self.pool, self._queue, self._account, monotonic())
 
     def pump(self) -> None:
         """Grant what can be granted, in fair order.
 
-        A ticket that finds no room where it may go is looked past, but holds the target that will
-        have room for it first: whoever comes after it cannot keep it waiting for ever.
+        A ticket whose best target is busy is looked past. One that finds no room holds the target
+        that will have room for it first: who comes after it cannot keep it waiting for ever.
         """
-        queue, load = self._queue, self._load
+        queue, account = self._queue, self._account
+        now = monotonic()
+        self._admission.look(now)
+        if not queue.waiting:
+            return
+        account.derive(now)
         held = _NONE
         looked_past = 0
-        while queue.waiting and load.has_room(held) and (ticket := queue.head()) is not None:
-            barred = ticket.excluded | held if held else ticket.excluded
-            if candidates := load.candidates(ticket.choices, barred):
-                self._grant(ticket, self._policy.choose(candidates))
-            elif looked_past < LOOK_PAST_MAX:
-                looked_past += 1
-                queue.look_past(ticket)
-                if (target := load.first_free(barred)) is not None:
-                    held |= {target.id}
-            else:
+        while (ticket := queue.head()) is not None and self._takes_any(held):
+            placement = self._choose(ticket, held, now)
+            if placement is not None:
+                if placement.wait is None:
+                    self._grant(ticket, placement, now)
+                    continue
+                if placement.wait is Wait.LATE:
+                    self._refuse(ticket, self._admission.late(ticket, now))
+                    continue
+                if placement.wait is Wait.ROOM:
+                    held |= {placement.target.id}
+            if looked_past == LOOK_PAST_MAX:
                 break
+            looked_past += 1
+            queue.look_past(ticket)
         if looked_past:
             queue.look_again()
+        if queue.depth(Priority.INTERACTIVE):
+            self._make_room(held)
+
+    def _takes_any(self, held: frozenset[str]) -> bool:
+        takes = self._account.policy.takes
+        for target in self._load.targets:  # noqa: SIM110 - any() costs twice as much
+            if takes(target) and target.id not in held:
+                return True
+        return False
+
+    def _choose(self, ticket: Ticket, held: frozenset[str], now: float) -> Placement | None:
+        """None: every target it may go to is held for somebody before it."""
+        barred = ticket.excluded | held if held else ticket.excluded
+        targets = self._load.allowed(barred)
+        if not targets:
+            return None
+        asked = ticket.asked
+        self._account.look_up(asked)
+        asked.candidates = len(targets)
+        asked.spills = self._queue.lag(ticket) > self._locality_cost
+        return self._account.policy.choose(asked, targets, now)
 
     def enter(self, ticket: Ticket) -> None:
         """For a ticket only: queue it, or refuse it at once."""
-        if ticket.arrived >= ticket.deadline:
+        now = ticket.arrived
+        if now >= ticket.deadline:
             raise _too_late()
         if not self._load.serves(ticket.excluded):
             raise self._no_worker(ticket)
         is_retry = bool(ticket.excluded)
         if not is_retry and (refusal := self._queue.refusal(ticket.team, ticket.priority)):
             retry_s = self._retry_s(ticket)
+            self._admission.overloaded(ticket.rank, now)
             raise QueueFull(
                 f"The queue of `{self.pool}` is full: {refusal}. Try again in {retry_s:.0f} s.",
                 retry_after_s=retry_s,
             )
+        self._account.look_up(ticket.asked)
+        ticket.cost = self._account.price(ticket.asked)
+        self._admission.admit(ticket, now)
         self._queue.push(ticket, front=is_retry)
         self.pump()
+        if ticket.error is not None:
+            raise ticket.error
 
     def wait_ends_at(self, ticket: Ticket) -> float:
-        return min(ticket.deadline, ticket.arrived + self._limits.wait_s_max)
+        return min(ticket.deadline, ticket.arrived + self._limits.wait_s_max, ticket.latest)
 
     def expire(self, ticket: Ticket) -> None:
         """For a ticket's timer only: it has waited as long as it may."""
         if not ticket.is_queued:
             return
         now = monotonic()
-        if now >= ticket.deadline:
+        # Not compared with the time: a timer may fire a rounding error before its own.
+        ended_at = self.wait_ends_at(ticket)
+        if ended_at >= ticket.deadline:
             self._refuse(ticket, _too_late())
+        elif ended_at >= ticket.latest:
+            self._refuse(ticket, self._admission.late(ticket, now))
         else:
             retry_s = self._retry_s(ticket)
             waited_s = now - ticket.arrived
@@ -294,32 +260,67 @@ class Scheduler:
         """For a ticket only: its owner is gone; what it has comes back, at no charge."""
         lease, ticket.lease = ticket.lease, None
         if lease is not None:
-            lease.correct(0)
+            lease.correct(Usage())
             lease.release()
         else:
             self._queue.remove(ticket)
             self.pump()
 
-    def _grant(self, ticket: Ticket, placement: Placement) -> None:
-        now = monotonic()
+    def lease_answers(self, lease: Lease) -> None:
+        """For a lease only: past its prompt."""
+        self._account.answers(lease)
+        self.pump()
+
+    def lease_ended(self, lease: Lease) -> None:
+        """For a lease only: given back."""
+        self._account.ended(lease, monotonic())
+        self.pump()
+
+    def lease_billed(self, lease: Lease, usage: Usage) -> None:
+        """For a lease only: what it cost."""
+        self._account.billed(lease, usage)
+        self._queue.correct(lease.ticket, self._account.bill(usage))
+
+    def _grant(self, ticket: Ticket, placement: Placement, now: float) -> None:
+        account, asked = self._account, ticket.asked
         target = placement.target
+        claim = asked.claim(target.bit)
+        ticket.cost = account.price_at(claim)
+        tag = self._queue.tag(ticket)
         self._queue.take(ticket)
-        ticket.lease = Lease(
-            target,
-            ticket.cost,
-            target.slots_for(ticket.choices),
-            placement.reason,
-            now,
-            now - ticket.arrived,
-            self._released,
-            lambda tokens: self._queue.correct(ticket, tokens),
-        )
-        self._load.take(ticket.lease)
+        lease = Lease(target, claim, self, ticket, placement.reason, now, now - ticket.arrived)
+        lease.fair_tag, lease.candidates = tag, asked.candidates
+        lease.revocable = asked.is_batch
+        account.grant(asked, placement, claim, lease, now)
+        ticket.lease = lease
+        if not ticket.stream:
+            expected_s = lease.predicted_ttft_s or 0.0
+            asyncio.get_running_loop().call_later(expected_s, lease.assume_first_token)
         ticket.wake()
 
-    def _released(self, lease: Lease) -> None:
-        self._load.give_back(lease, monotonic())
-        self.pump()
+    def _make_room(self, held: frozenset[str]) -> None:
+        """Interactive requests wait for targets that batch keeps busy: its youngest lease goes.
+
+        One at a time for each that waits: a revoked lease counts until it is given back.
+        """
+        if not self._load.revocable:
+            return
+        takes = self._account.policy.takes
+        going = sum(lease.revoked for lease in self._load.revocable)
+        if going >= self._queue.depth(Priority.INTERACTIVE):
+            return
+        for lease in reversed(self._load.revocable):
+            target = lease.generation
+            if not lease.revoked and (target.id in held or not takes(target)):
+                lease.revoked = True
+                lease.ticket.revoke()
+                return
+
+    def _resize(self) -> None:
+        """The bounds of how far teams may be apart follow the size of the pool."""
+        speed = len(self._load.targets) * 1e3 / self._account.serving.cost.b_ms
+        self._locality_cost = LOCALITY_S * speed
+        self._queue.allow(SLACK_S * speed if self._account.conditions.refuse_late else 0.0)
 
     def _refuse(self, ticket: Ticket, error: InferdError) -> None:
         self._queue.remove(ticket)

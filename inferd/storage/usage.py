@@ -52,6 +52,13 @@ class UsageRow:
     attempts: int
     outcome: str
     error_code: str | None
+    predicted_ttft_s: float | None = None
+    """From its placement; `ttft_s` counts from its arrival."""
+    hit_tokens: int | None = None
+    """Prompt tokens that the worker was thought to hold."""
+    fair_tag: float | None = None
+    candidates: int | None = None
+    """Workers it was chosen from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

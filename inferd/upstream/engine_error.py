@@ -17,6 +17,7 @@ from inferd.errors import (
     ContextLengthExceeded,
     InferdError,
     InvalidField,
+    Preempted,
     RequestError,
     UnsupportedFeature,
     UpstreamError,
@@ -67,6 +68,8 @@ def _translate(status: int, message: str) -> InferdError:
             "The engine refused this request without a reason that can be shown. "
             "Check the values of its parameters."
         )
+    if status == _UNAVAILABLE and _EVICTED.search(message):
+        return Preempted("The worker put a request of higher priority in its place.")
     if status == _TOO_MANY or (status == _UNAVAILABLE and _FULL.search(message)):
         return WorkerFull("The worker's queue is full.", retry_after_s=FULL_RETRY_AFTER_S)
     if status in _TIMEOUTS:
@@ -92,7 +95,8 @@ _TOO_MANY: Final = 429
 _UNAVAILABLE: Final = 503
 _SERVER_ERROR: Final = 500
 _STATUS: Final = re.compile(r"[1-5][0-9]{2}")
-_FULL: Final = re.compile(r"queue is full|higher priority request|overloaded", re.IGNORECASE)
+_FULL: Final = re.compile(r"queue is full|overloaded", re.IGNORECASE)
+_EVICTED: Final = re.compile(r"higher priority request", re.IGNORECASE)
 
 
 def _prompt_too_long(match: Match) -> InferdError:

@@ -24,7 +24,8 @@ from inferd.workers.states import Observer, WorkerState, move
 from inferd.workers.weights_check import WeightsCheck
 
 LEASES_LOOK_S: Final = 0.05
-LOADS_LOOK_S: Final = 1.0
+LOADS_LOOK_S: Final = 0.25
+LOADS_S_MAX: Final = 1.0
 SERVING: Final = frozenset({WorkerState.READY, WorkerState.DRAINING})
 
 
@@ -70,6 +71,8 @@ class WorkerBase:
         self.since = clock.monotonic()
         self.since_us = clock.utc_now_us()
         self.loads: engine.Loads | None = None
+        self.on_loads: Callable[[engine.Loads], None] | None = None
+        """Told of every load report."""
         """The engine's last report; None: unknown, which is neither idle nor full."""
         self.gpus_lacking = 0
         """How many GPUs it needed when it failed because they were not free."""
@@ -155,12 +158,14 @@ class WorkerBase:
             asked = self.client.speaks_sglang and self.state in SERVING
             self.loads = await read_loads(self.client) if asked else None
             gauge.set(nan if self.loads is None else self.loads.kv_utilization)
+            if self.loads is not None and self.on_loads is not None:
+                self.on_loads(self.loads)
 
 
 async def read_loads(client: WorkerClient) -> engine.Loads | None:
     """The engine's load report; None when it gives none within a second."""
     try:
-        status, body = await client.get(engine.LOADS_PATH, LOADS_LOOK_S)
+        status, body = await client.get(engine.LOADS_PATH, LOADS_S_MAX)
     except UpstreamError:
         return None
     return engine.parse_loads(body) if status == OK else None

@@ -58,6 +58,7 @@ OTHER_VALUES: dict[str, Any] = {
     "env": {"A": "1"},
     "device": "cpu",
     "level": "debug",
+    "placement": "least_tokens",
     "priority_max": "batch",
     "reasoning": True,
     "key_env": "KEY",

@@ -133,9 +133,36 @@ def test_granting_behind_someone_looked_past_charges_the_team_once() -> None:
     for one in (blocked, second, other):
         fair.push(one)
     fair.look_past(blocked)
+    assert grant(fair) is other, "as if the one looked past had been served"
     assert grant(fair) is second
     fair.look_again()
-    assert [grant(fair), grant(fair)] == [other, blocked]
+    newcomer = place("b")
+    fair.push(newcomer)
+    assert [grant(fair), grant(fair)] == [blocked, newcomer]
+
+
+def test_a_team_serves_who_is_due_first() -> None:
+    fair = queue()
+    places = []
+    for due in (30.0, 10.0, 20.0, 10.0):
+        places.append(place("a"))
+        places[-1].order = due
+        fair.push(places[-1])
+    late, first, second, also_first = places
+    assert [grant(fair) for _ in places] == [first, also_first, second, late]
+
+
+def test_a_team_that_is_passed_lags_by_what_the_others_got() -> None:
+    fair = queue()
+    blocked = place("a", 100, weight=2)
+    fair.push(blocked)
+    for _ in range(10):
+        fair.push(place("b", 100))
+    for _ in range(5):
+        fair.look_past(blocked)
+        grant(fair)
+        fair.look_again()
+    assert fair.lag(blocked) == 2 * 400
 
 
 def test_a_place_given_up_costs_its_team_nothing() -> None:

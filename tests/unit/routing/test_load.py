@@ -3,27 +3,44 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 
 import pytest
 
-from inferd.routing.load import Lease, LoadTable
+from inferd.inference import Priority, Usage
+from inferd.routing.claim import Claim
+from inferd.routing.lease import Holder, Lease, LeaseOwner
+from inferd.routing.load import LoadTable
+from inferd.routing.target import Target
+
+
+class Owner(LeaseOwner):
+    def __init__(self, table: LoadTable) -> None:
+        self.table = table
+
+    def lease_answers(self, lease: Lease) -> None:
+        self.table.answers(lease)
+
+    def lease_ended(self, lease: Lease) -> None:
+        self.table.give_back(lease, 5.0)
+
+    def lease_billed(self, lease: Lease, usage: Usage) -> None:
+        pass
 
 
 def take(table: LoadTable, target_id: str, tokens: int = 10, choices: int = 1) -> Lease:
     target = table.get(target_id)
     assert target is not None
-    lease = Lease(
-        target,
-        tokens,
-        target.slots_for(choices),
-        "tie",
-        granted_at=0.0,
-        queue_wait_s=0.0,
-        on_release=lambda given: table.give_back(given, 5.0),
-        on_correct=lambda tokens: None,
-    )
+    holder = Holder("search", Priority.INTERACTIVE, 1, 0)
+    holder.stream = True
+    claim = Claim(tokens, 0, choices)
+    lease = Lease(target, claim, Owner(table), holder, "tie", granted_at=0.0, queue_wait_s=0.0)
     table.take(lease)
     return lease
+
+
+def candidates(table: LoadTable, choices: int, barred: Collection[str] = ()) -> list[Target]:
+    return [target for target in table.allowed(barred) if target.has_slots(choices)]
 
 
 def test_a_lease_counts_until_it_is_released_and_only_once() -> None:
@@ -61,34 +78,34 @@ def test_a_draining_target_keeps_its_leases_and_may_come_back_with_them() -> Non
     lease = take(table, "a")
     table.draining("a")
     assert not table.serves(())
-    assert not table.candidates(1, ())
+    assert not candidates(table, 1, ())
     assert table.inflight == 1
     table.up("a", 1)
     assert table.serves(())
-    assert not table.has_room()
+    assert not candidates(table, 1)
     lease.release()
-    assert table.has_room()
+    assert candidates(table, 1)
 
 
 def test_more_choices_than_slots_take_all_of_them() -> None:
     table = LoadTable()
     table.up("a", 4)
-    assert [one.id for one in table.candidates(8, ())] == ["a"]
+    assert [one.id for one in candidates(table, 8, ())] == ["a"]
     lease = take(table, "a", choices=8)
     assert lease.slots == 4
-    assert not table.has_room()
+    assert not candidates(table, 1)
     lease.release()
     take(table, "a")
-    assert not table.candidates(8, ())
-    assert table.candidates(3, ())
+    assert not candidates(table, 8, ())
+    assert candidates(table, 3, ())
 
 
 def test_excluded_targets_neither_serve_nor_have_room() -> None:
     table = LoadTable()
     table.up("a", 1)
     assert not table.serves({"a"})
-    assert not table.has_room({"a"})
-    assert not table.candidates(1, {"a"})
+    assert not candidates(table, 1, {"a"})
+    assert not candidates(table, 1, {"a"})
     table.up("b", 1)
     assert table.serves({"a"})
 
@@ -107,9 +124,9 @@ def test_capacity_that_shrinks_below_what_runs_only_stops_new_leases() -> None:
     table.up("a", 2)
     for lease in leases[:2]:
         lease.release()
-        assert not table.has_room()
+        assert not candidates(table, 1)
     leases[2].release()
-    assert table.has_room()
+    assert candidates(table, 1)
 
 
 def test_a_lease_lasts_as_measured_or_as_long_as_the_open_ones_have_already() -> None:
@@ -137,7 +154,7 @@ def test_random_flapping_ends_at_zero_and_never_goes_below(rng: random.Random) -
         elif act < 0.2:
             table.down(name)
         elif act < 0.6:
-            if found := table.candidates(rng.randrange(1, 8), ()):
+            if found := candidates(table, rng.randrange(1, 8), ()):
                 leases.append(take(table, found[0].id, rng.randrange(1, 100), rng.randrange(1, 4)))
         elif leases:
             leases.pop(rng.randrange(len(leases))).release()

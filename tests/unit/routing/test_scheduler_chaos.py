@@ -8,9 +8,9 @@ from collections import Counter
 
 import pytest
 
-from inferd.errors import DeadlineExceeded, LimitError, NoWorker
-from inferd.inference import InferenceRequest, Priority
-from inferd.routing.load import Lease
+from inferd.errors import DeadlineExceeded, LimitError, NoWorker, Preempted
+from inferd.inference import InferenceRequest, Priority, Usage
+from inferd.routing.lease import Lease
 from tests.unit.routing.clients import NONE, at_rest, request, scheduler
 
 WAITING_MAX = 20
@@ -49,7 +49,7 @@ class Chaos:
                 return
             except LookupError:
                 continue
-            except (LimitError, NoWorker, DeadlineExceeded) as error:
+            except (LimitError, NoWorker, Preempted, DeadlineExceeded) as error:
                 self.ended[type(error).__name__] += 1
                 return
 
@@ -59,7 +59,7 @@ class Chaos:
         if self.chance.random() < 0.3:
             raise LookupError
         if self.chance.random() < 0.5:
-            lease.correct(self.chance.randrange(4_000))
+            lease.correct(Usage(self.chance.randrange(4_000)))
 
     async def worker(self, name: str) -> None:
         for _ in range(120):
@@ -95,7 +95,7 @@ class Chaos:
             assert not waiting
         if any(one.ready and one.inflight < one.inflight_max for one in snapshot.targets):
             # Room and waiters only together where a wide request or a retry holds the room.
-            assert not waiting or any(one.choices > 1 or one.excluded for one in waiting)
+            assert not waiting or any(one.asked.choices > 1 or one.excluded for one in waiting)
 
 
 @pytest.mark.parametrize("seed", range(8))

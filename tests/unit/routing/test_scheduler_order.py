@@ -10,7 +10,7 @@ import pytest
 
 from inferd.clock import monotonic
 from inferd.errors import DeadlineExceeded
-from inferd.inference import Priority
+from inferd.inference import Priority, Usage
 from tests.unit.routing.clients import NONE, Client, at_rest, end_all, request, scheduler, turns
 
 
@@ -164,8 +164,8 @@ async def test_corrected_leases_share_by_what_was_used() -> None:
             async with pool.ticket(request(team, output_tokens=claim), 1, NONE) as lease:
                 await asyncio.sleep(1)
                 served[team] += 1
-            lease.correct(150)
-            lease.correct(10**9)
+            lease.correct(Usage(100, 0, 50))
+            lease.correct(Usage(10**9))
 
     async with asyncio.TaskGroup() as group:
         for _ in range(20):

@@ -14,6 +14,7 @@ from inferd.errors import (
     ContextLengthExceeded,
     InferdError,
     InvalidField,
+    Preempted,
     RequestError,
     UnsupportedFeature,
     UpstreamError,
@@ -100,7 +101,14 @@ def test_a_refused_gateway_key_is_the_operators_trouble_and_another_worker_may_d
     assert error.retryable
 
 
-@pytest.mark.parametrize("name", ["queue_full_nonstream.json", "queue_full_evicted_low.json"])
+def test_being_evicted_for_a_higher_priority_is_no_failure_of_the_worker() -> None:
+    status, *_, body = (RECORDED / "queue_full_evicted_low.json").read_bytes().strip().split(b"\n")
+    error = from_body(int(status), body)
+    assert isinstance(error, Preempted)
+    assert error.retryable
+
+
+@pytest.mark.parametrize("name", ["queue_full_nonstream.json"])
 def test_a_full_queue_is_a_429_after_another_worker_was_tried(name: str) -> None:
     status, *_, body = (RECORDED / name).read_bytes().strip().split(b"\n")
     error = from_body(int(status), body)
