@@ -15,9 +15,12 @@ from inferd.clock import monotonic
 from inferd.upstream.relay import ChatRelay
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from starlette.types import Scope, Send
 
     from inferd.inference import InferenceRequest
+    from inferd.upstream.relay import StreamRelay
 
 FIRST_EVENT_S_MAX: Final = 5.0
 KEEP_ALIVE_S: Final = 15.0
@@ -38,6 +41,7 @@ class EventStream:
         "_arrived",
         "_last_sent",
         "_looked",
+        "_new_relay",
         "_relay",
         "_send",
         "_stall_s",
@@ -52,20 +56,22 @@ class EventStream:
         scope: Scope,
         send: Send,
         *,
+        new_relay: Callable[[InferenceRequest, str], StreamRelay] = ChatRelay,
         stall_s: float,
     ) -> None:
         self._send = send
+        self._new_relay = new_relay
         self._stall_s = stall_s
         self._transport: asyncio.Transport | None = scope.get("inferd.transport")
-        self._relay: ChatRelay | None = None
+        self._relay: StreamRelay | None = None
         self._arrived = self._last_sent = self._looked = self._accepted_at = monotonic()
         self._written = 0
         self._accepted = 0
         self.started = False
         self.content_sent = False
 
-    def answer(self, request: InferenceRequest, attempt_id: str) -> ChatRelay:
-        self._relay = ChatRelay(request, attempt_id)
+    def answer(self, request: InferenceRequest, attempt_id: str) -> StreamRelay:
+        self._relay = self._new_relay(request, attempt_id)
         return self._relay
 
     async def send(self, data: bytes) -> None:

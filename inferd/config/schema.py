@@ -209,18 +209,45 @@ class Model(Section):
 
     name: ModelName = Field(description="what clients write as `model`")
     aliases: tuple[ModelName, ...] = Field((), max_length=64, description="other names for it")
+    kind: Literal["chat", "embedding"] = Field(
+        "chat",
+        description="what its workers do: write text, or embed it",
+        json_schema_extra={"reload": "drain"},
+    )
     default_version: Name = Field(description="who asks for no version gets this one")
     context_tokens_max: Tokens = Field(
         description="prompt and output together", json_schema_extra={"reload": "drain"}
     )
-    output_tokens_max: Tokens = Field(description="largest and default max_tokens of a request")
+    output_tokens_max: Tokens = Field(
+        description="largest and default max_tokens of a request; not for embeddings"
+    )
     choices_max: int = Field(8, ge=1, le=128, description="largest n a request may ask for")
     reasoning: bool = Field(default=False, description="takes reasoning_effort")
+    dimensions: tuple[Annotated[int, Field(ge=1, le=65_536)], ...] = Field(
+        (),
+        max_length=64,
+        description="sizes that requests may ask of an embedding; unset: only its own",
+        json_schema_extra={"reload": "drain"},
+    )
+    vocabulary_tokens: int | None = Field(
+        None,
+        ge=1,
+        le=2_147_483_648,
+        description="`vocab_size` of its config.json; unset: prompts of token ids are refused",
+    )
     targets: Targets = Field(default_factory=Targets, description="what users may expect")
     queue: Queue = Field(default_factory=Queue, description="bounds of each of its queues")
     versions: tuple[Version, ...] = Field(
         min_length=1, max_length=64, description="sets of weights, each a pool of workers"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _writes_nothing(cls, raw: Any) -> Any:  # noqa: ANN401 (whatever the file holds)
+        """A model that embeds has no output: `output_tokens_max` is left out."""
+        if isinstance(raw, dict) and raw.get("kind") == "embedding":
+            return {"output_tokens_max": 1, **raw}
+        return raw
 
 
 class Team(Section):

@@ -60,6 +60,8 @@ OTHER_VALUES: dict[str, Any] = {
     "level": "debug",
     "priority_max": "batch",
     "reasoning": True,
+    "kind": "embedding",
+    "dimensions": (64,),
     "key_env": "KEY",
     "url": "http://b:1",
     "checksum": "sha256:" + "0" * 64,
