@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from inferd.routing.load import Lease
 
 
+_COUNTED = frozenset({Outcome.COMPLETED, Outcome.CLIENT_LEFT})
+"""Counted as a request even if it had no tokens."""
 SHORT_PROMPT_TOKENS = 4_096
 """Up to here a model's TTFT target holds as it stands."""
 
@@ -197,7 +199,7 @@ class Settlement:
         if self._lease is not None:
             self._lease.correct(self._usage.total_tokens)
         if self._reservation is not None:
-            if self._usage.total_tokens or self.outcome is Outcome.CLIENT_LEFT:
+            if self._usage.total_tokens or self.outcome in _COUNTED:
                 self._reservation.settle(self._usage.total_tokens, monotonic())
             else:
                 self._reservation.release()  # refused or failed with nothing to show: free

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from inferd.api.error_body import render_event
+from inferd.api.error_body import error_content
 from inferd.clock import monotonic
+from inferd.upstream.frames import encode
 from inferd.upstream.relay import ChatRelay
 
 if TYPE_CHECKING:
@@ -84,8 +85,8 @@ class EventStream:
 
     async def fail(self, error: Exception, request_id: str) -> None:
         """Tell the error in the stream, with the usage so far; no `[DONE]` follows."""
-        usage = self._relay.bill() if self._relay else None
-        event = render_event(error, usage, request_id)
+        content = error_content(error, request_id)
+        event = self._relay.error_event(content) if self._relay else encode({"error": content})
         await self._send({"type": "http.response.body", "body": event, "more_body": False})
 
     def next_tick(self) -> float:

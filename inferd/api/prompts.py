@@ -28,9 +28,18 @@ class Prompts:
     largest_id: int = -1
 
 
+_TEXT: Final = {"type": "string", "minLength": 1}
+
+
+def texts_schema(count_max: int) -> Schema:
+    """One text or several in JSON Schema."""
+    many = {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": count_max}
+    return {"anyOf": [_TEXT, many]}
+
+
 def schema(count_max: int, ids_max: int) -> Schema:
     """The four forms in JSON Schema."""
-    one_text = {"type": "string", "minLength": 1}
+    one_text = _TEXT
     ids = {"type": "array", "items": token_id.schema, "minItems": 1, "maxItems": ids_max}
     return {
         "anyOf": [

@@ -131,6 +131,13 @@ class StreamRelay(ABC):
             estimated=True,
         )
 
+    def error_event(self, error: dict[str, Any]) -> bytes:
+        """The last event of a stream that failed: no `[DONE]` follows it.
+
+        The usage so far stands in the error: a client's parser raises it and keeps all of it.
+        """
+        return encode({"error": {**error, "usage": usage_body(self.bill())}})
+
     def _frames(self, frames: list[bytes]) -> bytes:
         out = []
         for number, frame in enumerate(frames, start=1):

@@ -11,7 +11,7 @@ from tests.fake_engine.embeddings import embed
 from tests.fake_engine.engine import Engine
 from tests.fake_engine.faults import UnknownFault
 from tests.fake_engine.recorded import json_object
-from tests.fake_engine.tokens import encode
+from tests.fake_engine.tokens import chat_prompt, encode
 from tests.fake_engine.wire import Exchange
 
 _FLUSHED = (
@@ -96,9 +96,18 @@ class Control:
         exchange.respond_json(200, info)
 
     async def tokenize(self, exchange: Exchange) -> None:
-        ids = encode(str(orjson.loads(exchange.body).get("prompt", "")))
+        body = orjson.loads(exchange.body)
         length = self._engine.options.context_length
-        exchange.respond_json(200, {"tokens": ids, "count": len(ids), "max_model_len": length})
+        ids: Any
+        if body.get("messages") is not None:
+            ids = chat_prompt(body["messages"])
+        elif isinstance(body.get("prompt"), list):
+            ids = [encode(text) for text in body["prompt"]]
+        else:
+            ids = encode(str(body.get("prompt", "")))
+        many = bool(ids) and isinstance(ids[0], list)
+        count = [len(one) for one in ids] if many else len(ids)
+        exchange.respond_json(200, {"tokens": ids, "count": count, "max_model_len": length})
 
     async def abort(self, exchange: Exchange) -> None:
         body = orjson.loads(exchange.body or b"{}")
