@@ -237,7 +237,7 @@ class App:
             for operation in OPERATIONS
         ]
         models = Models(self.access, self.fleet.pool_state, self.started_us // 1_000_000)
-        public = public_app(endpoints, models, probes, count)
+        public = public_app(endpoints, models, probes, count, self.config.server.cors_origins)
         admin_api = AdminApi(KeyAdmin(self.keys, lambda: self.config))
         admin = admin_app(admin_api, NodeApi(NodeAdmin(self)), probes, admin_key, count)
         server = self.config.server

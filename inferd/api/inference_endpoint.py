@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from inferd.api.access import Access
-    from inferd.api.parsed import LimitsOf, ParsedRequest
+    from inferd.api.parsed import LimitsOf, ParsedRequest, Tables
     from inferd.config.schema import Server
     from inferd.dispatch import Dispatch
     from inferd.inference import Caller
@@ -55,6 +55,10 @@ class Operation:
     """What one endpoint does with a body and with the engine's answer."""
 
     endpoint: Endpoint
+    summary: str
+    tables: Tables
+    """Its parameters beside `model`, as the published document shows them."""
+    required: tuple[str, ...]
     kinds: frozenset[ModelKind]
     """Models that it may reach; a worker of another kind could die of the request."""
     parse: Callable[[bytes, LimitsOf, Priority], ParsedRequest]

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from inferd.api.completions import parse_completion
-from inferd.api.embeddings import parse_embedding
+from inferd.api import completions, embeddings, parameters, responses, tokenize
 from inferd.api.inference_endpoint import Operation
-from inferd.api.responses import parse_response
 from inferd.api.schema import parse_chat
-from inferd.api.tokenize import count_answer, parse_input_tokens, parse_tokenize, tokens_answer
 from inferd.inference import Endpoint, ModelKind
 from inferd.upstream.answer import chat_answer
 from inferd.upstream.embedding_answer import embedding_answer
@@ -21,10 +18,61 @@ _CHAT: Final = frozenset({ModelKind.CHAT})
 _EMBEDDING: Final = frozenset({ModelKind.EMBEDDING})
 
 OPERATIONS: Final = (
-    Operation(Endpoint.CHAT, _CHAT, parse_chat, chat_answer, ChatRelay),
-    Operation(Endpoint.COMPLETIONS, _CHAT, parse_completion, text_answer, TextRelay),
-    Operation(Endpoint.EMBEDDINGS, _EMBEDDING, parse_embedding, embedding_answer),
-    Operation(Endpoint.RESPONSES, _CHAT, parse_response, response_answer, ResponseRelay),
-    Operation(Endpoint.INPUT_TOKENS, _CHAT, parse_input_tokens, count_answer),
-    Operation(Endpoint.TOKENIZE, _CHAT | _EMBEDDING, parse_tokenize, tokens_answer),
+    Operation(
+        Endpoint.CHAT,
+        "Answer a conversation.",
+        parameters.TABLES,
+        ("messages",),
+        _CHAT,
+        parse_chat,
+        chat_answer,
+        ChatRelay,
+    ),
+    Operation(
+        Endpoint.COMPLETIONS,
+        "Write on from a prompt.",
+        completions.TABLES,
+        ("prompt",),
+        _CHAT,
+        completions.parse_completion,
+        text_answer,
+        TextRelay,
+    ),
+    Operation(
+        Endpoint.EMBEDDINGS,
+        "Turn texts into vectors.",
+        embeddings.TABLES,
+        ("input",),
+        _EMBEDDING,
+        embeddings.parse_embedding,
+        embedding_answer,
+    ),
+    Operation(
+        Endpoint.RESPONSES,
+        "Answer an input; nothing is stored.",
+        responses.TABLES,
+        ("input",),
+        _CHAT,
+        responses.parse_response,
+        response_answer,
+        ResponseRelay,
+    ),
+    Operation(
+        Endpoint.INPUT_TOKENS,
+        "Count the tokens of an input.",
+        responses.TABLES,
+        ("input",),
+        _CHAT,
+        tokenize.parse_input_tokens,
+        tokenize.count_answer,
+    ),
+    Operation(
+        Endpoint.TOKENIZE,
+        "Turn texts or messages into tokens.",
+        tokenize.TABLES,
+        (),
+        _CHAT | _EMBEDDING,
+        tokenize.parse_tokenize,
+        tokenize.tokens_answer,
+    ),
 )

@@ -16,6 +16,7 @@ NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 MODEL_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$"
 VARIABLE: Final = r"^[A-Za-z_][A-Za-z0-9_]{0,127}$"
 CHECKSUM: Final = r"^sha256:[0-9a-f]{64}$"
+ORIGIN: Final = r"^(\*|https?://[^\s/?#]+)$"
 URL: Final = r"^https?://[^\s/?#]+(/[^\s?#]*)?$"
 
 PATTERNS: Final = {
@@ -24,6 +25,7 @@ PATTERNS: Final = {
     " @ separates a version and : an adapter",
     VARIABLE: "must be the name of an environment variable, never the key itself",
     CHECKSUM: "must be sha256: and 64 lower-case hex digits, as `inferd engine manifest` shows",
+    ORIGIN: "must be an origin, as https://app.example.org without a path, or * for every one",
     URL: "must be http://host:port or https://host:port, with a path only if the API is under one",
 }
 """What each pattern wants, in words."""
@@ -63,6 +65,9 @@ class Server(Section):
     stall_s: Seconds = Field(30.0, description="a client that accepts nothing this long is cut off")
     unready_s: float = Field(
         1.0, ge=0, le=600, description="after SIGTERM, /readyz says 503 this long before we close"
+    )
+    cors_origins: tuple[Annotated[str, Field(pattern=ORIGIN, max_length=256)], ...] = Field(
+        (), max_length=64, description="web pages whose scripts may call the API; none by default"
     )
     shutdown_grace_s: Seconds = Field(60.0, description="running streams may finish this long")
 

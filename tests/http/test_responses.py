@@ -58,9 +58,13 @@ async def test_a_stream_that_breaks_raises_in_the_sdk(tmp_path: Path) -> None:
         kinds = []
         async with client:
             events = await client.responses.create(model=MODEL, input="[tokens 50]", stream=True)
-            with pytest.raises(openai.APIError, match="worker"):
+
+            async def read() -> None:
                 async for event in events:
-                    kinds.append(event.type)
+                    kinds.append(event.type)  # noqa: PERF401 - what came before it broke counts
+
+            with pytest.raises(openai.APIError, match="worker"):
+                await read()
         assert kinds[-1] == "response.failed"
 
 
