@@ -110,7 +110,7 @@ def _request(operation: Operation) -> Schema:
 def _post(operation: Operation, answer: str) -> Schema:
     content = {_JSON: {"schema": _reference(answer)}}
     if operation.relay is not None:
-        content[_STREAM] = {"schema": {"type": "string"}}
+        content[_STREAM] = {}  # events are not described in JSON Schema
     return {
         "operationId": answer[0].lower() + answer[1:],
         "summary": operation.summary,

@@ -71,6 +71,8 @@ def _background(value: object, path: str) -> None:
 def _stream_options(value: object, path: str) -> None:
     given = as_object(value, path)
     only_keys(given, path, frozenset({"include_obfuscation"}))
+    if given.get("include_obfuscation") is not None:
+        boolean(given["include_obfuscation"], f"{path}.include_obfuscation")
 
 
 _REASONING_SCHEMA: Final = {
@@ -110,7 +112,11 @@ TABLES: Final = Tables(
         "truncation": one_of("disabled"),
         "stream_options": Rule(
             _stream_options,
-            {"type": "object", "properties": {"include_obfuscation": {"type": "boolean"}}},
+            {
+                "type": "object",
+                "properties": {"include_obfuscation": {"type": ["boolean", "null"]}},
+                "additionalProperties": False,
+            },
         ),
         "prompt_cache_key": string(LABEL_CHARS_MAX),
         "prompt_cache_options": prompt_cache_options,
