@@ -23,13 +23,14 @@ from inferd import logs
 from inferd.api.access import Access
 from inferd.api.admin import AdminApi
 from inferd.api.admin_auth import load_or_create_admin_key
-from inferd.api.chat import ChatCompletions
 from inferd.api.http_protocol import ConnectionLimits
+from inferd.api.inference_endpoint import InferenceEndpoint
 from inferd.api.key_admin import KeyAdmin
 from inferd.api.listener import Listener
 from inferd.api.models import Models
 from inferd.api.node_admin import NodeAdmin
 from inferd.api.node_routes import NodeApi
+from inferd.api.operations import OPERATIONS
 from inferd.api.probes import Probes
 from inferd.api.routes import admin_app, public_app
 from inferd.clock import monotonic, utc_now_us
@@ -228,15 +229,19 @@ class App:
     async def _serve(self, admin_key: str) -> None:
         probes = Probes(self.readiness, self._exposition)
         count = self.metrics.http_request
-        chat = ChatCompletions(
-            access=self.access,
-            dispatch=self.dispatch,
-            buckets=self.buckets,
-            estimator=self.estimator,
-            server=self.config.server,
-        )
+        endpoints = [
+            InferenceEndpoint(
+                operation,
+                access=self.access,
+                dispatch=self.dispatch,
+                buckets=self.buckets,
+                estimator=self.estimator,
+                server=self.config.server,
+            )
+            for operation in OPERATIONS
+        ]
         models = Models(self.access, self.fleet.pool_state, self.started_us // 1_000_000)
-        public = public_app(chat, models, probes, count)
+        public = public_app(endpoints, models, probes, count, self.config.server.cors_origins)
         admin_api = AdminApi(KeyAdmin(self.keys, lambda: self.config))
         admin = admin_app(admin_api, NodeApi(NodeAdmin(self)), probes, admin_key, count)
         server = self.config.server

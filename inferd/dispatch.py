@@ -121,7 +121,7 @@ class Dispatch:
             except ContextLengthExceeded as error:
                 fitted = _fitted(request, error)
                 if fitted is None:
-                    raise
+                    raise error.about(request.endpoint.prompt_param) from None
                 settlement.refused()
                 request = fitted
             except NoWorker:
@@ -147,11 +147,11 @@ class Dispatch:
         self, request: InferenceRequest, lease: Lease, sink: Sink, settlement: Settlement
     ) -> None:
         client = self._clients[lease.target]
-        attempt_id = new_attempt_id()
+        attempt_id = new_attempt_id(request.endpoint)
         settlement.placed(lease, attempt_id)
         answer = sink.answer(request, attempt_id)
         payload = engine_payload(request, attempt_id, client)
-        async with client.exchange(request.endpoint, payload) as exchange:
+        async with client.exchange(request.endpoint.engine_path, payload) as exchange:
             try:
                 first_of = lease if request.stream else None
                 await self._relay(exchange, answer, sink, settlement, first_of)
@@ -233,19 +233,18 @@ def engine_payload(request: InferenceRequest, attempt_id: str, client: WorkerCli
     Usage is always asked for: without it nobody could bill. `extra_key` keeps one team from timing
     the prefix cache of another.
     """
-    body = {
-        **request.body,
-        "model": client.model or request.model,
-        "stream": request.stream,
-        "max_tokens": request.output_tokens_max,
-    }
-    if request.choices > 1:
-        body["n"] = request.choices
-    if request.stream:
-        body["stream_options"] = {"include_usage": True}
-    if client.speaks_sglang:
+    body = {**request.body, "model": client.model or request.model}
+    if request.endpoint.generates:
+        body["stream"] = request.stream
+        body["max_tokens"] = request.output_tokens_max
+        if request.choices > 1:
+            body.setdefault("n", request.choices)
+        if request.stream:
+            body["stream_options"] = {"include_usage": True}
+    if client.speaks_sglang and request.endpoint.takes_claims:
         body["priority"] = ENGINE_PRIORITY[request.priority]
-        body["extra_key"] = request.team
+        if request.endpoint.generates:
+            body["extra_key"] = request.team
         if request.choices == 1:
             body["rid"] = attempt_id
     return orjson.dumps(body)

@@ -89,6 +89,11 @@ class ContextLengthExceeded(RequestError):
         super().__init__(message, param=param)
         self.room_tokens = room_tokens
 
+    def about(self, param: str) -> ContextLengthExceeded:
+        """The same, said of the parameter that the prompt came in."""
+        message = self.message.replace("messages", param)
+        return ContextLengthExceeded(message, param=param, room_tokens=self.room_tokens)
+
 
 class UnknownModel(RequestError):
     status = 404

@@ -16,9 +16,58 @@ SYSTEM_TEAM = "system"
 
 
 class Endpoint(StrEnum):
-    """The engine path that a request goes to; also the public one."""
+    """The public path of a request, as the ledger names it; the engine's is mostly the same."""
 
     CHAT = "/v1/chat/completions"
+    COMPLETIONS = "/v1/completions"
+    EMBEDDINGS = "/v1/embeddings"
+    RESPONSES = "/v1/responses"
+    INPUT_TOKENS = "/v1/responses/input_tokens"
+    TOKENIZE = "/v1/tokenize"
+
+    @property
+    def engine_path(self) -> str:
+        return _ENGINE_PATHS.get(self, self.value)
+
+    @property
+    def prompt_param(self) -> str:
+        """The parameter that a prompt comes in."""
+        return _PROMPT_PARAMS.get(self, "messages")
+
+    @property
+    def generates(self) -> bool:
+        """The engine writes an answer, token by token."""
+        return self in _GENERATING
+
+    @property
+    def takes_claims(self) -> bool:
+        """The engine schedules it: it has an id there and a priority."""
+        return self.engine_path != Endpoint.TOKENIZE
+
+
+_PROMPT_PARAMS = {
+    Endpoint.COMPLETIONS: "prompt",
+    Endpoint.EMBEDDINGS: "input",
+    Endpoint.RESPONSES: "input",
+    Endpoint.INPUT_TOKENS: "input",
+}
+_ENGINE_PATHS = {Endpoint.RESPONSES: Endpoint.CHAT, Endpoint.INPUT_TOKENS: Endpoint.TOKENIZE}
+_GENERATING = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.RESPONSES})
+_ID_PREFIXES = {
+    Endpoint.CHAT: "chatcmpl-",
+    Endpoint.COMPLETIONS: "cmpl-",
+    Endpoint.EMBEDDINGS: "embd-",
+    Endpoint.RESPONSES: "resp_",
+    Endpoint.INPUT_TOKENS: "tok-",
+    Endpoint.TOKENIZE: "tok-",
+}
+
+
+class ModelKind(StrEnum):
+    """What a model's workers do. One that embeds dies of a chat request."""
+
+    CHAT = "chat"
+    EMBEDDING = "embedding"
 
 
 class Priority(StrEnum):
@@ -71,6 +120,11 @@ class ModelLimits:
     output_tokens_max: int
     choices_max: int
     reasoning: bool = False
+    kind: ModelKind = ModelKind.CHAT
+    dimensions: tuple[int, ...] = ()
+    """Sizes of an embedding that may be asked for; empty: only the model's own."""
+    vocabulary_tokens: int | None = None
+    """Ids below it are tokens; None: unknown. An engine dies of an id that is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +160,7 @@ class InferenceRequest:
     output_tokens_given: bool
     """False: the client asked for no limit, so it may be lowered to what the context has left."""
     choices: int
+    """Sequences that the engine works on: `n` for each prompt, or the inputs to embed."""
     stream: bool
     include_usage: bool
     priority: Priority
@@ -121,6 +176,8 @@ class InferenceRequest:
     """Under overload the lower ranks are shed first."""
     why: dict[str, str] | None = None
     """Where to note why it went where it went, if the client asked: response headers."""
+    echo: dict[str, Any] = field(default_factory=dict)
+    """What the answer repeats of the request in its endpoint's own form."""
 
     @property
     def cost_tokens(self) -> int:
@@ -133,10 +190,10 @@ def new_request_id() -> str:
     return "req_" + secrets.token_hex(16)
 
 
-def new_attempt_id() -> str:
+def new_attempt_id(endpoint: Endpoint = Endpoint.CHAT) -> str:
     """The engine's rid and the public response id of one attempt.
 
-    Always the same length: the engine matches abort ids by prefix, so an id that could be the
-    start of another one would abort both.
+    Always the same length for an endpoint: the engine matches abort ids by prefix, so an id that
+    could be the start of another one would abort both.
     """
-    return "chatcmpl-" + secrets.token_hex(16)
+    return _ID_PREFIXES[endpoint] + secrets.token_hex(16)

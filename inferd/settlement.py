@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 
 WHY_HEADER = "x-inferd-why"
+_COUNTED = frozenset({Outcome.COMPLETED, Outcome.CLIENT_LEFT})
+"""Counted as a request even if it had no tokens."""
 
 
 class Bill(Protocol):
@@ -205,7 +207,7 @@ class Settlement:
         if self._lease is not None:
             self._lease.correct(self._usage)
         if self._reservation is not None:
-            if self._usage.total_tokens or self.outcome is Outcome.CLIENT_LEFT:
+            if self._usage.total_tokens or self.outcome in _COUNTED:
                 self._reservation.settle(self._usage.total_tokens, monotonic())
             else:
                 self._reservation.release()  # refused or failed with nothing to show: free

@@ -28,8 +28,6 @@ from inferd.errors import (
     StorageError,
     UpstreamError,
 )
-from inferd.inference import Usage
-from inferd.upstream.answer import usage_body
 
 RETRY_AFTER_S_MAX: Final = 60
 """The longest wait that every SDK obeys; beyond it they retry sooner, so they must not retry."""
@@ -71,15 +69,9 @@ def render(error: BaseException, request_id: str, *, operator: bool = False) -> 
     return Rendered(status, headers, orjson.dumps({"error": content}))
 
 
-def render_event(error: BaseException, usage: Usage | None, request_id: str = "") -> bytes:
-    """The last event of a stream that failed: no `[DONE]` follows it.
-
-    The usage so far stands in the error: a client's parser raises the error and keeps all of it.
-    """
-    _, content, _ = _describe(error, request_id, operator=False)
-    if usage is not None:
-        content["usage"] = usage_body(usage)
-    return b"data: " + orjson.dumps({"error": content}) + b"\n\n"
+def error_content(error: BaseException, request_id: str = "") -> dict[str, Any]:
+    """What an event tells of an error: message, type, param and code."""
+    return _describe(error, request_id, operator=False)[1]
 
 
 async def respond(send: Send, rendered: Rendered) -> None:

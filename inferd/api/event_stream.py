@@ -10,14 +10,18 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from inferd.api.error_body import render_event
+from inferd.api.error_body import error_content
 from inferd.clock import monotonic
+from inferd.upstream.frames import encode
 from inferd.upstream.relay import ChatRelay
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from starlette.types import Scope, Send
 
     from inferd.inference import InferenceRequest
+    from inferd.upstream.relay import StreamRelay
 
 FIRST_EVENT_S_MAX: Final = 5.0
 KEEP_ALIVE_S: Final = 15.0
@@ -38,6 +42,7 @@ class EventStream:
         "_arrived",
         "_last_sent",
         "_looked",
+        "_new_relay",
         "_relay",
         "_send",
         "_stall_s",
@@ -52,20 +57,22 @@ class EventStream:
         scope: Scope,
         send: Send,
         *,
+        new_relay: Callable[[InferenceRequest, str], StreamRelay] = ChatRelay,
         stall_s: float,
     ) -> None:
         self._send = send
+        self._new_relay = new_relay
         self._stall_s = stall_s
         self._transport: asyncio.Transport | None = scope.get("inferd.transport")
-        self._relay: ChatRelay | None = None
+        self._relay: StreamRelay | None = None
         self._arrived = self._last_sent = self._looked = self._accepted_at = monotonic()
         self._written = 0
         self._accepted = 0
         self.started = False
         self.content_sent = False
 
-    def answer(self, request: InferenceRequest, attempt_id: str) -> ChatRelay:
-        self._relay = ChatRelay(request, attempt_id)
+    def answer(self, request: InferenceRequest, attempt_id: str) -> StreamRelay:
+        self._relay = self._new_relay(request, attempt_id)
         return self._relay
 
     async def send(self, data: bytes) -> None:
@@ -78,8 +85,8 @@ class EventStream:
 
     async def fail(self, error: Exception, request_id: str) -> None:
         """Tell the error in the stream, with the usage so far; no `[DONE]` follows."""
-        usage = self._relay.bill() if self._relay else None
-        event = render_event(error, usage, request_id)
+        content = error_content(error, request_id)
+        event = self._relay.error_event(content) if self._relay else encode({"error": content})
         await self._send({"type": "http.response.body", "body": event, "more_body": False})
 
     def next_tick(self) -> float:

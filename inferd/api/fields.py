@@ -2,18 +2,22 @@
 
 Pure. A check takes a value and its path and returns what the engine gets; it raises `InvalidField`
 with OpenAI's code and the path as `param`. Types are strict: no bool is an int, no "1" is 1.
-Values that a client sent are shown clipped, so that an error never carries a prompt.
+Values that a client sent are shown clipped, so that an error never carries a prompt. A `Rule` is a
+check with the JSON schema of what it takes: the published document is made of the same objects.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
 
 from inferd.errors import InvalidField, RequestError, UnknownParameter
 
+T_co = TypeVar("T_co", covariant=True)
 Check = Callable[[object, str], object]
+Schema = Mapping[str, object]
 
 NAME_CHARS_MAX: Final = 64
 SHOWN_CHARS_MAX: Final = 64
@@ -21,6 +25,17 @@ INT64_MAX: Final = 2**63 - 1
 INT64_MIN: Final = -(2**63)
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 _NAME_PATTERN: Final = "^[a-zA-Z0-9_-]+$"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule(Generic[T_co]):
+    """One check, and what it takes in the words of JSON Schema."""
+
+    check: Callable[[object, str], T_co]
+    schema: Schema
+
+    def __call__(self, value: object, path: str) -> T_co:
+        return self.check(value, path)
 
 
 def shown(text: str) -> str:
@@ -136,13 +151,16 @@ def as_name(value: object, path: str) -> str:
     return name
 
 
-def boolean(value: object, path: str) -> bool:
+def _boolean(value: object, path: str) -> bool:
     if not isinstance(value, bool):
         raise wrong_type(path, "a boolean", value)
     return value
 
 
-def integer(low: int, high: int) -> Callable[[object, str], int]:
+boolean: Final = Rule(_boolean, {"type": "boolean"})
+
+
+def integer(low: int, high: int) -> Rule[int]:
     """A whole number from `low` to `high`, both included."""
 
     def check(value: object, path: str) -> int:
@@ -155,10 +173,10 @@ def integer(low: int, high: int) -> Callable[[object, str], int]:
             raise _out_of_range(path, "integer", value, low, high)
         return value
 
-    return check
+    return Rule(check, {"type": "integer", "minimum": low, "maximum": high})
 
 
-def number(low: float, high: float) -> Callable[[object, str], float]:
+def number(low: float, high: float) -> Rule[float]:
     """A number from `low` to `high`, both included."""
 
     def check(value: object, path: str) -> float:
@@ -168,7 +186,7 @@ def number(low: float, high: float) -> Callable[[object, str], float]:
             raise _out_of_range(path, "decimal", value, low, high)
         return value
 
-    return check
+    return Rule(check, {"type": "number", "minimum": low, "maximum": high})
 
 
 def _out_of_range(path: str, kind: str, value: float, low: float, high: float) -> InvalidField:
@@ -184,7 +202,7 @@ def _out_of_range(path: str, kind: str, value: float, low: float, high: float) -
     )
 
 
-def string(chars_max: int) -> Callable[[object, str], str]:
+def string(chars_max: int) -> Rule[str]:
     """A string of at most `chars_max` characters."""
 
     def check(value: object, path: str) -> str:
@@ -199,10 +217,10 @@ def string(chars_max: int) -> Callable[[object, str], str]:
             )
         return value
 
-    return check
+    return Rule(check, {"type": "string", "maxLength": chars_max})
 
 
-def text(chars_max: int) -> Callable[[object, str], str]:
+def text(chars_max: int) -> Rule[str]:
     """A string of 1 to `chars_max` characters."""
     bounded = string(chars_max)
 
@@ -216,10 +234,10 @@ def text(chars_max: int) -> Callable[[object, str], str]:
             )
         return bounded(value, path)
 
-    return check
+    return Rule(check, {"type": "string", "minLength": 1, "maxLength": chars_max})
 
 
-def one_of(*supported: str) -> Callable[[object, str], str]:
+def one_of(*supported: str) -> Rule[str]:
     """One of a few words."""
 
     def check(value: object, path: str) -> str:
@@ -229,7 +247,7 @@ def one_of(*supported: str) -> Callable[[object, str], str]:
             raise not_supported_value(path, value, supported)
         return value
 
-    return check
+    return Rule(check, {"type": "string", "enum": list(supported)})
 
 
 def utf8_bytes(value: str) -> int:

@@ -1,7 +1,7 @@
 """Bounds and shape of a JSON schema that a client sends: size, depth, types, references.
 
-Pure. What passes here is small enough for the engine's grammar compiler and means what JSON Schema
-says; whether each keyword can be enforced is the engine's own check, reported as a 400.
+Pure. What passes here means what JSON Schema says; whether a grammar can hold an answer to it is
+the question of `enforceable`, which is asked where the answer must be held.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from typing import Final
 
 import orjson
 
+from inferd.api import enforceable
 from inferd.api.fields import shown, type_name
 from inferd.errors import InvalidField
 
 SCHEMA_BYTES_MAX: Final = 65_536
 SCHEMA_DEPTH_MAX: Final = 32
 """Schemas inside schemas; also levels of plain data, as in `enum` or `default`."""
+POINTER_CHARS_MAX: Final = 256
 
 _TYPES: Final = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
 _SCHEMA: Final = frozenset(
@@ -37,35 +39,6 @@ _SCHEMA_LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 _SCHEMA_MAPS: Final = frozenset(
     {"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"}
 )
-# What every grammar backend is known to enforce. A forced call whose schema holds nothing else is
-# enforced although the client did not ask for `strict`.
-_PLAIN: Final = frozenset(
-    {
-        "$defs",
-        "$ref",
-        "$schema",
-        "additionalProperties",
-        "anyOf",
-        "const",
-        "default",
-        "definitions",
-        "description",
-        "enum",
-        "examples",
-        "items",
-        "maxItems",
-        "maxLength",
-        "maximum",
-        "minItems",
-        "minLength",
-        "minimum",
-        "properties",
-        "required",
-        "title",
-        "type",
-    }
-)
-
 # Keywords whose value has a shape of its own; any other one's value is plain data.
 _SHAPED: Final = _SCHEMA | _SCHEMA_LISTS | _SCHEMA_MAPS | {"$ref", "enum", "required", "type"}
 
@@ -74,13 +47,12 @@ Place = tuple["Place", str] | None
 
 
 class SchemaChecker:
-    """Walks one schema without recursion. `plain` says after `check` what `_PLAIN` says above."""
+    """Walks one schema without recursion."""
 
     def __init__(self, path: str, code: str) -> None:
         self._path = path
         self._code = code
         self._stack: list[tuple[object, int, Place]] = []
-        self.plain = True
 
     def check(self, schema: dict[str, object]) -> int:
         """The schema's size as JSON, in bytes.
@@ -99,13 +71,26 @@ class SchemaChecker:
             if depth > SCHEMA_DEPTH_MAX:
                 raise self._too_deep()
             for keyword, value in node.items():
-                if keyword not in _PLAIN:
-                    self.plain = False
                 if keyword in _SHAPED:
                     self._shaped(keyword, value, depth, (place, keyword))
                 elif isinstance(value, dict | list):
                     self._data(value)
         return size
+
+    def check_enforceable(self, schema: dict[str, object]) -> None:
+        """The engine's grammar can hold an answer to a schema that has passed `check`.
+
+        Raises:
+            InvalidField: with the keyword that would be ignored, its place, and why.
+        """
+        if found := enforceable.problem(schema):
+            keyword, pointer = shown(found.keyword), _clipped(found.pointer)
+            raise InvalidField(
+                f"Invalid '{self._path}': '{keyword}' at '{pointer}' of the schema cannot be "
+                f"enforced: {found.reason}.",
+                code=self._code,
+                param=self._path,
+            )
 
     def _size(self, schema: dict[str, object]) -> int:
         try:
@@ -185,6 +170,13 @@ class SchemaChecker:
             code=self._code,
             param=self._path,
         )
+
+
+def _clipped(pointer: str) -> str:
+    """A pointer as an error may show it: of a long one the end."""
+    if len(pointer) <= POINTER_CHARS_MAX:
+        return pointer
+    return "…" + pointer[-POINTER_CHARS_MAX:]
 
 
 def depth_of(value: object, depth_max: int) -> int:

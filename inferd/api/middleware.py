@@ -133,6 +133,7 @@ class _Sender:
         elapsed_ms = round((monotonic() - record.arrived) * 1_000)
         headers.append((b"openai-processing-ms", str(elapsed_ms).encode("ascii")))
         headers.append(_VERSION)
+        headers += record.more_headers
         if record.headers is not None:
             headers += [(name.encode(), value.encode()) for name, value in record.headers().items()]
         message["headers"] = headers

@@ -1,6 +1,6 @@
 """The parameters of a chat completion: which are honoured, which accepted, which refused.
 
-Pure tables of checks. `HONOURED` go to the engine under their own name; `GATEWAY` are inferd's to
+Pure tables of rules. `HONOURED` go to the engine under their own name; `GATEWAY` are inferd's to
 act on; `ACCEPTED` are checked and have no effect; `REFUSED` are known and not served. What stands
 in no table is unknown. `docs/api.md` shows the same tables; a test compares them.
 """
@@ -11,9 +11,7 @@ import re
 from typing import Final
 
 from inferd.api.fields import (
-    INT64_MAX,
-    INT64_MIN,
-    Check,
+    Rule,
     as_array,
     as_object,
     as_string,
@@ -21,37 +19,32 @@ from inferd.api.fields import (
     integer,
     member,
     missing,
-    number,
     one_of,
     only_keys,
-    shown,
     string,
-    text,
     wrong_type,
 )
 from inferd.api.messages import check_messages
+from inferd.api.parsed import Tables
 from inferd.api.response_format import check_response_format
-from inferd.api.tools import check_choice, check_tools
-from inferd.errors import InvalidField, UnsupportedFeature
+from inferd.api.sampling import (
+    ENGINE_SAMPLING,
+    LABEL_CHARS_MAX,
+    SAMPLING,
+    WHO_ASKS,
+    pairs,
+    raw_count,
+    store,
+    stream_options,
+    unsupported_value,
+)
+from inferd.api.tools import TOOLS_MAX, check_choice, check_tools
+from inferd.errors import UnsupportedFeature
 
-STOPS_MAX: Final = 4
-STOP_CHARS_MAX: Final = 1_024
-STOP_TOKENS_MAX: Final = 64
-LOGIT_BIASES_MAX: Final = 1_024
-TOKEN_ID_MAX: Final = 2**31 - 1
 TOP_LOGPROBS_MAX: Final = 20
-TOP_P_MIN: Final = 1e-6
-"""The engine refuses 0, which means the same: the likeliest token only."""
-GRAMMAR_CHARS_MAX: Final = 16_384
-LABEL_CHARS_MAX: Final = 1_024
-SAFETY_IDENTIFIER_CHARS_MAX: Final = 128
-METADATA_PAIRS_MAX: Final = 16
-METADATA_KEY_CHARS_MAX: Final = 64
-METADATA_VALUE_CHARS_MAX: Final = 512
 TEMPLATE_VALUES_MAX: Final = 16
 TEMPLATE_VALUE_CHARS_MAX: Final = 512
 
-_DIGITS: Final = re.compile(r"[0-9]{1,10}")
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 # Arguments of the tokenizer's own template call. A client that sets them would replace the
 # template, what it renders, or what comes back.
@@ -79,71 +72,8 @@ _TEMPLATE_RESERVED: Final = frozenset(
 )
 
 
-def _top_p(value: object, path: str) -> float:
-    return max(number(0, 1)(value, path), TOP_P_MIN)
-
-
-def _stop(value: object, path: str) -> str | list[str]:
-    check = text(STOP_CHARS_MAX)
-    if isinstance(value, str):
-        return check(value, path)
-    if not isinstance(value, list):
-        raise wrong_type(path, "a string or an array of strings", value)
-    return [check(v, f"{path}[{i}]") for i, v in enumerate(as_array(value, path, STOPS_MAX))]
-
-
-def _stop_token_ids(value: object, path: str) -> list[int]:
-    check = integer(0, TOKEN_ID_MAX)
-    items = as_array(value, path, STOP_TOKENS_MAX)
-    return [check(item, f"{path}[{i}]") for i, item in enumerate(items)]
-
-
-def _logit_bias(value: object, path: str) -> dict[str, float]:
-    check = number(-100, 100)
-    given = _pairs(value, path, LOGIT_BIASES_MAX)
-    for key in given:
-        if not _DIGITS.fullmatch(key) or int(key) > TOKEN_ID_MAX:
-            raise InvalidField(
-                f"Invalid '{path}': key '{shown(key)}' is not a token id. "
-                "Expected a whole number written as a string.",
-                param=path,
-            )
-    return {key: check(bias, member(path, key)) for key, bias in given.items()}
-
-
-def _pairs(value: object, path: str, pairs_max: int) -> dict[str, object]:
-    given = as_object(value, path)
-    if len(given) > pairs_max:
-        raise InvalidField(
-            f"Invalid '{path}': too many properties. Expected an object with maximum {pairs_max} "
-            f"properties, but got an object with {len(given)} properties instead.",
-            code="object_above_max_properties",
-            param=path,
-        )
-    return given
-
-
-def _top_k(value: object, path: str) -> int:
-    top_k = integer(-1, TOKEN_ID_MAX)(value, path)
-    if top_k == 0:
-        raise InvalidField(f"Invalid '{path}': expected -1 (off) or at least 1.", param=path)
-    return top_k
-
-
-def _repetition_penalty(value: object, path: str) -> float:
-    penalty = number(0, 2)(value, path)
-    if penalty == 0:
-        raise InvalidField(
-            f"Invalid '{path}': decimal below minimum value. Expected a value > 0, "
-            "but got 0 instead.",
-            code="decimal_below_min_value",
-            param=path,
-        )
-    return penalty
-
-
 def _chat_template_kwargs(value: object, path: str) -> dict[str, object]:
-    given = _pairs(value, path, TEMPLATE_VALUES_MAX)
+    given = pairs(value, path, TEMPLATE_VALUES_MAX)
     for key, item in given.items():
         where = member(path, key)
         if key in _TEMPLATE_RESERVED or not _IDENTIFIER.fullmatch(key):
@@ -158,46 +88,17 @@ def _chat_template_kwargs(value: object, path: str) -> dict[str, object]:
     return given
 
 
-def _stream_options(value: object, path: str) -> bool:
-    """Whether usage was asked for."""
-    given = as_object(value, path)
-    only_keys(given, path, frozenset({"include_usage", "include_obfuscation"}))
-    for key, item in given.items():
-        if item is not None:
-            boolean(item, f"{path}.{key}")
-    return given.get("include_usage") is True
-
-
-def _metadata(value: object, path: str) -> dict[str, str]:
-    given = _pairs(value, path, METADATA_PAIRS_MAX)
-    check = string(METADATA_VALUE_CHARS_MAX)
-    for key in given:
-        if len(key) > METADATA_KEY_CHARS_MAX:
-            raise InvalidField(
-                f"Invalid '{path}': key '{shown(key)}' is too long. Expected keys of at most "
-                f"{METADATA_KEY_CHARS_MAX} characters.",
-                code="string_above_max_length",
-                param=path,
-            )
-    return {key: check(item, member(path, key)) for key, item in given.items()}
-
-
 def _verbosity(value: object, path: str) -> None:
     level = one_of("low", "medium", "high")(value, path)
     if level != "medium":
-        raise _unsupported_value(path, level, "Only 'medium' is supported.")
-
-
-def _store(value: object, path: str) -> None:
-    if boolean(value, path):
-        raise _unsupported_value(path, "true", "Completions are not stored: send false or nothing.")
+        raise unsupported_value(path, level, "Only 'medium' is supported.")
 
 
 def _modalities(value: object, path: str) -> None:
     check = one_of("text", "audio")
     for index, item in enumerate(as_array(value, path, 2)):
         if check(item, f"{path}[{index}]") == "audio":
-            raise _unsupported_value(f"{path}[{index}]", "audio", "Only 'text' is supported.")
+            raise unsupported_value(f"{path}[{index}]", "audio", "Only 'text' is supported.")
 
 
 def _prediction(value: object, path: str) -> None:
@@ -220,70 +121,82 @@ def _prompt_cache_options(value: object, path: str) -> None:
         as_string(given["ttl"], f"{path}.ttl")
 
 
-def _unsupported_value(path: str, value: str, hint: str) -> UnsupportedFeature:
-    return UnsupportedFeature(
-        f"Unsupported value: '{path}' does not support '{value}'. {hint}",
-        code="unsupported_value",
-        param=path,
-    )
+chat_template_kwargs: Final = Rule(
+    _chat_template_kwargs,
+    {
+        "type": "object",
+        "maxProperties": TEMPLATE_VALUES_MAX,
+        "additionalProperties": {
+            "type": ["string", "number", "boolean", "null"],
+            "maxLength": TEMPLATE_VALUE_CHARS_MAX,
+        },
+    },
+)
+reasoning_effort: Final = one_of("none", "minimal", "low", "medium", "high", "xhigh", "max")
+prompt_cache_options: Final = Rule(
+    _prompt_cache_options,
+    {
+        "type": "object",
+        "properties": {
+            "mode": {"type": ["string", "null"], "enum": ["implicit", "explicit", None]},
+            "ttl": {"type": ["string", "null"]},
+        },
+        "additionalProperties": False,
+    },
+)
 
-
-def _raw(value: object, _path: str) -> object:
-    """Checked later, against the model's limits."""
-    return value
-
-
-HONOURED: Final[dict[str, Check]] = {
-    "temperature": number(0, 2),
-    "top_p": _top_p,
-    "frequency_penalty": number(-2, 2),
-    "presence_penalty": number(-2, 2),
-    "logit_bias": _logit_bias,
+HONOURED: Final[dict[str, Rule[object]]] = {
+    **SAMPLING,
     "logprobs": boolean,
     "top_logprobs": integer(0, TOP_LOGPROBS_MAX),
-    "stop": _stop,
-    "seed": integer(INT64_MIN, INT64_MAX),
-    "response_format": check_response_format,
-    # The engine's own, sent through the SDK's `extra_body`.
-    "top_k": _top_k,
-    "min_p": number(0, 1),
-    "repetition_penalty": _repetition_penalty,
-    "regex": text(GRAMMAR_CHARS_MAX),
-    "ebnf": text(GRAMMAR_CHARS_MAX),
-    "stop_token_ids": _stop_token_ids,
-    "ignore_eos": boolean,
-    "min_tokens": integer(0, TOKEN_ID_MAX),
-    "chat_template_kwargs": _chat_template_kwargs,
+    "response_format": Rule(check_response_format, {"$ref": "#/components/schemas/ResponseFormat"}),
+    **ENGINE_SAMPLING,
+    "chat_template_kwargs": chat_template_kwargs,
     "separate_reasoning": boolean,
     "continue_final_message": boolean,
 }
 
-GATEWAY: Final[dict[str, Check]] = {
-    "messages": lambda value, _path: check_messages(value),
+GATEWAY: Final[dict[str, Rule[object]]] = {
+    "messages": Rule(
+        lambda value, _path: check_messages(value), {"$ref": "#/components/schemas/Messages"}
+    ),
     "stream": boolean,
-    "stream_options": _stream_options,
-    "max_completion_tokens": _raw,
-    "max_tokens": _raw,
-    "n": _raw,
-    "tools": lambda value, _path: check_tools(value),
-    "tool_choice": check_choice,
+    "stream_options": stream_options,
+    "max_completion_tokens": raw_count,
+    "max_tokens": raw_count,
+    "n": raw_count,
+    "tools": Rule(
+        lambda value, _path: check_tools(value),
+        {"type": "array", "items": {"$ref": "#/components/schemas/Tool"}, "maxItems": TOOLS_MAX},
+    ),
+    "tool_choice": Rule(check_choice, {"$ref": "#/components/schemas/ToolChoice"}),
     "parallel_tool_calls": boolean,
-    "reasoning_effort": one_of("none", "minimal", "low", "medium", "high", "xhigh", "max"),
-    "metadata": _metadata,
-    "priority": one_of("interactive", "batch"),
-    "service_tier": one_of("auto", "default", "flex", "scale", "priority", "fast"),
-    "user": string(LABEL_CHARS_MAX),
-    "safety_identifier": string(SAFETY_IDENTIFIER_CHARS_MAX),
+    "reasoning_effort": reasoning_effort,
+    **WHO_ASKS,
 }
 
-ACCEPTED: Final[dict[str, Check]] = {
-    "verbosity": _verbosity,
+ACCEPTED: Final[dict[str, Rule[object]]] = {
+    "verbosity": Rule(_verbosity, {"type": "string", "const": "medium"}),
     "prompt_cache_key": string(LABEL_CHARS_MAX),
-    "prompt_cache_options": _prompt_cache_options,
+    "prompt_cache_options": prompt_cache_options,
     "prompt_cache_retention": one_of("in_memory", "in-memory", "24h"),
-    "store": _store,
-    "modalities": _modalities,
-    "prediction": _prediction,
+    "store": store,
+    "modalities": Rule(
+        _modalities,
+        {"type": "array", "items": {"const": "text"}, "minItems": 1, "maxItems": 2},
+    ),
+    "prediction": Rule(
+        _prediction,
+        {
+            "type": "object",
+            "properties": {
+                "type": {"const": "content"},
+                "content": {"type": ["string", "array"]},
+            },
+            "required": ["type", "content"],
+            "additionalProperties": False,
+        },
+    ),
 }
 
 REFUSED: Final[dict[str, str]] = {
@@ -294,8 +207,4 @@ REFUSED: Final[dict[str, str]] = {
     "web_search_options": "The model has no access to the web.",
 }
 
-
-def refuse(name: str) -> UnsupportedFeature:
-    return UnsupportedFeature(
-        f"Unsupported parameter: '{name}' is not supported. {REFUSED[name]}", param=name
-    )
+TABLES: Final = Tables(HONOURED, GATEWAY, ACCEPTED, REFUSED)

@@ -6,7 +6,7 @@ Made by the middleware and kept in the scope. Holds neither prompt text nor keys
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from starlette.types import Scope
 
@@ -35,6 +35,8 @@ class RequestRecord:
     error: InferdError | None = None
     """Why the request was refused or failed; the middleware sets it for what reaches it."""
     user_hash: str | None = None
+    more_headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    """Sent with the response, whatever it is."""
     headers: Callable[[], Mapping[str, str]] | None = None
     """Asked for when the response starts, whatever it is: what the team has left in its buckets."""
 

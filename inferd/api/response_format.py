@@ -52,7 +52,9 @@ def _json_schema(value: object) -> dict[str, object]:
         if given.get(key) is None:
             raise missing(f"{path}.{key}")
     schema = as_object(given["schema"], f"{path}.schema")
-    SchemaChecker(_PATH, "invalid_json_schema").check(schema)
+    checker = SchemaChecker(_PATH, "invalid_json_schema")
+    checker.check(schema)
+    checker.check_enforceable(schema)
     checked: dict[str, object] = {"name": as_name(given["name"], f"{path}.name"), "schema": schema}
     if given.get("description") is not None:
         checked["description"] = as_string(given["description"], f"{path}.description")

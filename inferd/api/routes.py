@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
+from inferd.api import openapi
 from inferd.api.admin import AdminApi
 from inferd.api.admin_auth import AdminAuth
-from inferd.api.chat import ChatCompletions
+from inferd.api.cors import Cors
+from inferd.api.inference_endpoint import InferenceEndpoint
 from inferd.api.middleware import Count, Envelope
 from inferd.api.models import Models
 from inferd.api.node_routes import NodeApi
@@ -17,11 +21,18 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 """On the admin listener, reachable without the admin key."""
 
 
-def public_app(chat: ChatCompletions, models: Models, probes: Probes, count: Count) -> ASGIApp:
+def public_app(
+    endpoints: Iterable[InferenceEndpoint],
+    models: Models,
+    probes: Probes,
+    count: Count,
+    cors_origins: Collection[str] = (),
+) -> ASGIApp:
     """What teams reach."""
     router = Router(
         [
-            Route("/v1/chat/completions", chat, methods=["POST"]),
+            *[Route(one.path, one, methods=["POST"]) for one in endpoints],
+            Route(openapi.PATH, openapi.Document().get, methods=["GET"]),
             Route("/v1/models", models.list, methods=["GET"]),
             Route("/v1/models/{model:path}", models.get, methods=["GET"]),
             Route("/healthz", probes.healthz, methods=["GET"]),
@@ -29,7 +40,8 @@ def public_app(chat: ChatCompletions, models: Models, probes: Probes, count: Cou
         ],
         redirect_slashes=False,
     )
-    return Envelope(router, count=count)
+    app = Cors(router, cors_origins) if cors_origins else router
+    return Envelope(app, count=count)
 
 
 def admin_app(

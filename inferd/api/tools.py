@@ -1,16 +1,16 @@
 """`tools`, `tool_choice`, `parallel_tool_calls`: what may be called, and what the engine is told.
 
 Pure. The engine enforces a function's schema only where the function says `strict`. A call that is
-forced (`required`, or one function by name) is made strict here when its schema holds nothing but
-keywords that every grammar backend enforces and the client did not say otherwise: without that the
-engine answers a forced call with any JSON at all.
+forced (`required`, or one function by name) is made strict here when its schema can be enforced and
+the client did not say otherwise: without that the engine answers a forced call with any JSON.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
+from inferd.api import enforceable
 from inferd.api.fields import (
     as_array,
     as_name,
@@ -29,6 +29,7 @@ from inferd.errors import InvalidField, UnsupportedFeature
 TOOLS_MAX: Final = 128
 _TOOL: Final = frozenset({"type", "function"})
 _FUNCTION: Final = frozenset({"name", "description", "parameters", "strict"})
+_SHAPERS: Final = frozenset({"$ref", "allOf", "anyOf", "oneOf", "const", "enum"})
 _MODES: Final = ("none", "auto", "required")
 _CHOICE_TYPES: Final = ("function", "allowed_tools")
 _NAMED: Final = frozenset({"type", "function"})
@@ -43,8 +44,6 @@ class Tools:
     """Checked functions by name, in the client's order."""
 
     functions: dict[str, dict[str, object]] = field(default_factory=dict)
-    plain: set[str] = field(default_factory=set)
-    """Names of functions that every grammar backend can enforce."""
     sizes: dict[str, int] = field(default_factory=dict)
     """Bytes of name, description and schema: the chat template puts them into the prompt."""
 
@@ -113,7 +112,6 @@ def _function(tools: Tools, name: str, function: dict[str, object], path: str) -
     if "parameters" not in checked:
         nothing: dict[str, object] = {"type": "object", "properties": {}}
         checked["parameters"] = nothing | {"additionalProperties": False} if strict else nothing
-        tools.plain.add(name)
         return checked
     where = f"{path}.parameters"
     schema = as_object(checked["parameters"], where)
@@ -125,9 +123,15 @@ def _function(tools: Tools, name: str, function: dict[str, object], path: str) -
         )
     checker = SchemaChecker(where, "invalid_function_parameters")
     tools.sizes[name] += checker.check(schema)
-    if checker.plain:
-        tools.plain.add(name)
+    if strict:
+        checker.check_enforceable(schema)
+        checked["parameters"] = _an_object(schema)
     return checked
+
+
+def _an_object(schema: dict[str, object]) -> dict[str, object]:
+    """Arguments are an object, whether or not the schema says so: the grammar must know it."""
+    return schema if "type" in schema or _SHAPERS & schema.keys() else {**schema, "type": "object"}
 
 
 def check_choice(value: object, path: str) -> Choice:
@@ -208,9 +212,8 @@ def apply(tools: Tools, choice: Choice | None, body: dict[str, object]) -> int:
     choice = choice or Choice("auto")
     functions = _chosen(tools.functions, choice)
     if choice.forced:
-        for name, function in functions.items():
-            if name in tools.plain:
-                function.setdefault("strict", True)
+        for function in functions.values():
+            _hold(function)
     body["tools"] = [{"type": "function", "function": f} for f in functions.values()]
     body["tool_choice"] = (
         choice.mode
@@ -218,6 +221,14 @@ def apply(tools: Tools, choice: Choice | None, body: dict[str, object]) -> int:
         else {"type": "function", "function": {"name": choice.named}}
     )
     return 0 if choice.mode == "none" else sum(tools.sizes[name] for name in functions)
+
+
+def _hold(function: dict[str, Any]) -> None:
+    """Make a forced call strict if it can be and the client did not say otherwise."""
+    schema = function["parameters"]
+    if "strict" not in function and enforceable.problem(schema) is None:
+        function["strict"] = True
+        function["parameters"] = _an_object(schema)
 
 
 def _chosen(

@@ -5,7 +5,8 @@ Until it is whole the client has seen nothing, so a lost worker may be replaced 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any
 
 import orjson
 
@@ -14,17 +15,29 @@ from inferd.inference import InferenceRequest, Usage
 from inferd.upstream.answer import chat_answer, usage_of
 from inferd.upstream.wire import ANSWER_BYTES_MAX
 
-if TYPE_CHECKING:
-    from typing import Any
+Normalise = Callable[[dict[str, Any], InferenceRequest, str], tuple[dict[str, Any], Usage]]
+"""The engine's whole answer, its request and the response id -> the client's answer, its usage."""
 
 
 class Collector:
     """Reads one attempt's body; says nothing before its end."""
 
-    __slots__ = ("_attempt_id", "_left", "_parts", "_request", "_size", "done", "usage")
+    __slots__ = (
+        "_attempt_id",
+        "_left",
+        "_normalise",
+        "_parts",
+        "_request",
+        "_size",
+        "done",
+        "usage",
+    )
 
-    def __init__(self, request: InferenceRequest, attempt_id: str) -> None:
+    def __init__(
+        self, request: InferenceRequest, attempt_id: str, normalise: Normalise = chat_answer
+    ) -> None:
         self._request = request
+        self._normalise = normalise
         self._attempt_id = attempt_id
         self._parts: list[bytes] = []
         self._size = 0
@@ -52,10 +65,10 @@ class Collector:
         """The whole answer as the client gets it.
 
         Raises:
-            UpstreamError: it is not a chat completion, or the engine aborted it.
+            UpstreamError: it is not an answer of the endpoint, or the engine aborted it.
         """
         self.done = True
-        answer, self.usage = chat_answer(self._decode(), self._request, self._attempt_id)
+        answer, self.usage = self._normalise(self._decode(), self._request, self._attempt_id)
         return orjson.dumps(answer)
 
     def bill(self) -> Usage:
@@ -83,14 +96,15 @@ class Collector:
 class WholeAnswer:
     """A sink for `dispatch` that holds the one body."""
 
-    __slots__ = ("body", "content_sent")
+    __slots__ = ("_normalise", "body", "content_sent")
 
-    def __init__(self) -> None:
+    def __init__(self, normalise: Normalise) -> None:
+        self._normalise = normalise
         self.body = b""
         self.content_sent = False
 
     def answer(self, request: InferenceRequest, attempt_id: str) -> Collector:
-        return Collector(request, attempt_id)
+        return Collector(request, attempt_id, self._normalise)
 
     async def send(self, data: bytes) -> None:
         self.body = data

@@ -235,18 +235,21 @@ def _model_changes(old: Config, new: Config) -> Iterator[Change]:
             yield ModelRemoved(model)
 
 
+_STARTED_WITH: Final = ("context_tokens_max", "kind", "dimensions")
+"""Keys of a model that its engines are started with."""
+
+
 def _version_changes(old: Model, new: Model) -> Iterator[Change]:
     before = {version.version: version for version in old.versions}
     after = {version.version: version for version in new.versions}
-    # The engine is started with the model's context length.
-    longer = old.context_tokens_max != new.context_tokens_max
+    restarted = any(getattr(old, key) != getattr(new, key) for key in _STARTED_WITH)
     for name, version in after.items():
         if name not in before:
             yield VersionAdded(new.name, version)
             continue
         was = before[name]
         changed = set(_changed_keys(was, version)) - {"workers", "attached"}
-        if changed or (longer and version.weights is not None):
+        if changed or (restarted and version.weights is not None):
             yield VersionChanged(new.name, was, version)
         yield from _worker_changes(new.name, was, version)
     for name, version in before.items():

@@ -16,6 +16,7 @@ NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 MODEL_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$"
 VARIABLE: Final = r"^[A-Za-z_][A-Za-z0-9_]{0,127}$"
 CHECKSUM: Final = r"^sha256:[0-9a-f]{64}$"
+ORIGIN: Final = r"^(\*|https?://[^\s/?#]+)$"
 URL: Final = r"^https?://[^\s/?#]+(/[^\s?#]*)?$"
 
 PATTERNS: Final = {
@@ -24,6 +25,7 @@ PATTERNS: Final = {
     " @ separates a version and : an adapter",
     VARIABLE: "must be the name of an environment variable, never the key itself",
     CHECKSUM: "must be sha256: and 64 lower-case hex digits, as `inferd engine manifest` shows",
+    ORIGIN: "must be an origin, as https://app.example.org without a path, or * for every one",
     URL: "must be http://host:port or https://host:port, with a path only if the API is under one",
 }
 """What each pattern wants, in words."""
@@ -65,6 +67,9 @@ class Server(Section):
     stall_s: Seconds = Field(30.0, description="a client that accepts nothing this long is cut off")
     unready_s: float = Field(
         1.0, ge=0, le=600, description="after SIGTERM, /readyz says 503 this long before we close"
+    )
+    cors_origins: tuple[Annotated[str, Field(pattern=ORIGIN, max_length=256)], ...] = Field(
+        (), max_length=64, description="web pages whose scripts may call the API; none by default"
     )
     shutdown_grace_s: Seconds = Field(60.0, description="running streams may finish this long")
 
@@ -216,13 +221,32 @@ class Model(Section):
 
     name: ModelName = Field(description="what clients write as `model`")
     aliases: tuple[ModelName, ...] = Field((), max_length=64, description="other names for it")
+    kind: Literal["chat", "embedding"] = Field(
+        "chat",
+        description="what its workers do: write text, or embed it",
+        json_schema_extra={"reload": "drain"},
+    )
     default_version: Name = Field(description="who asks for no version gets this one")
     context_tokens_max: Tokens = Field(
         description="prompt and output together", json_schema_extra={"reload": "drain"}
     )
-    output_tokens_max: Tokens = Field(description="largest and default max_tokens of a request")
+    output_tokens_max: Tokens = Field(
+        description="largest and default max_tokens of a request; not for embeddings"
+    )
     choices_max: int = Field(8, ge=1, le=128, description="largest n a request may ask for")
     reasoning: bool = Field(default=False, description="takes reasoning_effort")
+    dimensions: tuple[Annotated[int, Field(ge=1, le=65_536)], ...] = Field(
+        (),
+        max_length=64,
+        description="sizes that requests may ask of an embedding; unset: only its own",
+        json_schema_extra={"reload": "drain"},
+    )
+    vocabulary_tokens: int | None = Field(
+        None,
+        ge=1,
+        le=2_147_483_648,
+        description="`vocab_size` of its config.json; unset: prompts of token ids are refused",
+    )
     targets: Targets = Field(default_factory=Targets, description="what users may expect")
     queue: Queue = Field(default_factory=Queue, description="bounds of each of its queues")
     placement: Literal["predicted_ttft", "bounded_hash", "least_tokens", "round_robin"] = Field(
@@ -231,6 +255,14 @@ class Model(Section):
     versions: tuple[Version, ...] = Field(
         min_length=1, max_length=64, description="sets of weights, each a pool of workers"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _writes_nothing(cls, raw: Any) -> Any:  # noqa: ANN401 (whatever the file holds)
+        """A model that embeds has no output: `output_tokens_max` is left out."""
+        if isinstance(raw, dict) and raw.get("kind") == "embedding":
+            return {"output_tokens_max": 1, **raw}
+        return raw
 
 
 class Team(Section):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from inferd.config.schema import Model, Team
 from inferd.errors import ModelNotAllowed, UnknownModel
-from inferd.inference import Caller, ModelLimits
+from inferd.inference import Caller, ModelKind, ModelLimits
 
 SHOWN_NAME_MAX = 128
 """Characters of a client's unknown model name that an error message repeats."""
@@ -120,6 +120,9 @@ def _routes(model: Model) -> Iterable[Route]:
         output_tokens_max=model.output_tokens_max,
         choices_max=model.choices_max,
         reasoning=model.reasoning,
+        kind=ModelKind(model.kind),
+        dimensions=model.dimensions,
+        vocabulary_tokens=model.vocabulary_tokens,
     )
     for name in (model.name, *model.aliases):
         default = model.default_version
@@ -142,9 +145,9 @@ def _view(model: Model, name: str, version: str) -> ModelView:
         id=name,
         version=version,
         pool=pool_id(model.name, version),
-        kind="chat",
+        kind=model.kind,
         context_tokens_max=model.context_tokens_max,
-        output_tokens_max=model.output_tokens_max,
+        output_tokens_max=model.output_tokens_max if model.kind == "chat" else 0,
         aliases=model.aliases,
         versions=tuple(one.version for one in model.versions),
     )

@@ -49,24 +49,24 @@ def choices_of(engine: dict[str, Any], part: str, choices: int) -> list[dict[str
     """
     found = engine.get("choices") or []
     if not isinstance(found, list):
-        raise _misshapen()
+        raise misshapen()
     for choice in found:
         if not isinstance(choice, dict):
-            raise _misshapen()
+            raise misshapen()
         content = choice.get(part) or {}
         index = choice.get("index", 0)
         if not isinstance(content, dict) or type(index) is not int or not 0 <= index < choices:
-            raise _misshapen()
+            raise misshapen()
         calls = content.get("tool_calls") or []
         if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
-            raise _misshapen()
+            raise misshapen()
         choice[part] = content
         choice["index"] = index
     return found
 
 
-def _misshapen() -> InvalidAnswer:
-    return InvalidAnswer("The worker's answer is not in the form of a chat completion.")
+def misshapen() -> InvalidAnswer:
+    return InvalidAnswer("The worker's answer is not in the form of its endpoint.")
 
 
 def usage_body(usage: Usage) -> dict[str, Any]:
@@ -107,7 +107,8 @@ def chat_answer(
     choices = choices_of(engine, "message", request.choices)
     if not choices:
         raise InvalidAnswer("The worker's answer holds no choices.")
-    usage = _usage(engine, request, choices)
+    texts = [text for choice in choices for text in texts_of(choice["message"])]
+    usage = usage_or_estimate(engine, request, texts)
     body = {
         "id": response_id,
         "object": "chat.completion",
@@ -123,13 +124,10 @@ def chat_answer(
     return body, usage
 
 
-def _usage(
-    engine: dict[str, Any], request: InferenceRequest, choices: list[dict[str, Any]]
-) -> Usage:
+def usage_or_estimate(engine: dict[str, Any], request: InferenceRequest, texts: list[str]) -> Usage:
     """What the engine counted, or where it did not: estimated from bytes, as its prompt was."""
     counts = engine.get("usage")
     told = usage_of(counts if isinstance(counts, dict) else {})
-    texts = [text for choice in choices for text in _texts(choice["message"])]
     if told.prompt_tokens and (told.completion_tokens or not texts):
         return told
     bytes_per_token = max(1, request.prompt_bytes) / max(1, request.prompt_tokens_estimated)
@@ -142,7 +140,8 @@ def _usage(
     )
 
 
-def _texts(message: dict[str, Any]) -> Iterator[str]:
+def texts_of(message: dict[str, Any]) -> Iterator[str]:
+    """Everything in a message that the engine has written."""
     functions = [call.get("function") for call in message.get("tool_calls") or ()]
     calls = [call.get("arguments") for call in functions if isinstance(call, dict)]
     for text in (message.get("content"), message.get("reasoning_content"), *calls):

@@ -1,14 +1,16 @@
-"""One chat stream on its way from a worker to a client: bytes in, bytes out, almost none decoded.
+"""One stream on its way from a worker to a client: bytes in, bytes out.
 
-Owned by one attempt. Decoded are the first frame, frames with a finish reason, usage or an error,
-and all frames of n > 1 or of a worker that does not write JSON as SGLang does. Usage is kept
-and told once, in the last chunk, if the client asked for it. After `[DONE]` nothing follows.
+Owned by one attempt. Of a chat stream almost nothing is decoded: the first frame, frames with a
+finish reason, usage or an error, and all frames of n > 1 or of a worker that does not write JSON as
+SGLang does. Usage is kept and told once, in the last chunk, if the client asked for it. After
+`[DONE]` nothing follows.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from inferd.errors import InferdError, InvalidAnswer, WorkerUnreachable
 from inferd.inference import Usage
@@ -32,7 +34,7 @@ _OBJECT_END: Final = b"}\n\n"
 _USAGE_NULL: Final = b',"usage":null}\n\n'
 
 
-class ChatRelay:
+class StreamRelay(ABC):
     """Feeds on a worker's event stream; what `feed` returns goes to the client as it is."""
 
     __slots__ = (
@@ -42,7 +44,6 @@ class ChatRelay:
         "_include_usage",
         "_left",
         "_model",
-        "_one_tool_call",
         "_opened",
         "_pass_through",
         "_prompt_tokens_estimated",
@@ -53,10 +54,11 @@ class ChatRelay:
         "usage",
     )
 
+    object_name: ClassVar[str]
+
     def __init__(self, request: InferenceRequest, response_id: str) -> None:
         self._response_id = response_id
         self._model = request.model
-        self._one_tool_call = request.one_tool_call
         self._include_usage = request.include_usage
         self._choices = request.choices
         self._prompt_tokens_estimated = request.prompt_tokens_estimated
@@ -129,6 +131,13 @@ class ChatRelay:
             estimated=True,
         )
 
+    def error_event(self, error: dict[str, Any]) -> bytes:
+        """The last event of a stream that failed: no `[DONE]` follows it.
+
+        The usage so far stands in the error: a client's parser raises it and keeps all of it.
+        """
+        return encode({"error": {**error, "usage": usage_body(self.bill())}})
+
     def _frames(self, frames: list[bytes]) -> bytes:
         out = []
         for number, frame in enumerate(frames, start=1):
@@ -165,12 +174,13 @@ class ChatRelay:
         if event.get("error") is not None:
             raise from_event(event["error"])
         self._keep_usage(event)
-        choices = choices_of(event, "delta", self._choices)
+        choices = self._choices_of(event)
         return self._rewrite(event, choices, compact=_COMPACT in frame) if choices else b""
 
     def _rewrite(
         self, event: dict[str, Any], choices: list[dict[str, Any]], *, compact: bool
     ) -> bytes:
+        """What the client gets of one decoded event."""
         ours = event.get("id") == self._response_id and event.get("model") == self._model
         event["id"] = self._response_id
         event["model"] = self._model
@@ -181,19 +191,79 @@ class ChatRelay:
         if not self._opened:
             self._opened = True
             self._created = event.get("created") or 0
-            self._pass_through = compact and ours and self._choices == 1 and not self._one_tool_call
-            opening = b"".join([self._open(event, index) for index in range(self._choices)])
+            self._pass_through = compact and ours and self._may_pass_through()
+            opening = self._open(event)
         event["choices"] = [choice for choice in choices if self._normalise(choice)]
         return opening + encode(event) if event["choices"] else opening
 
-    def _open(self, event: dict[str, Any], index: int) -> bytes:
-        """The role chunk of one choice; choices open in index order, whoever speaks first."""
+    def _choices_of(self, event: dict[str, Any]) -> list[dict[str, Any]]:
+        """The event's choices, each in the endpoint's form, or none.
+
+        Raises:
+            InvalidAnswer: they are of another form.
+        """
+        return choices_of(event, "delta", self._choices)
+
+    def _may_pass_through(self) -> bool:
+        """Later frames may reach the client as the worker wrote them."""
+        return False
+
+    @abstractmethod
+    def _open(self, event: dict[str, Any]) -> bytes:
+        """What comes before the first event; the event is shaped as the client gets it."""
+
+    @abstractmethod
+    def _normalise(self, choice: dict[str, Any]) -> bool:
+        """Normalise one choice in place; False if nothing is left that the client must get.
+
+        It counts `events` and, with `_finish`, the choices that have ended.
+        """
+
+    def _finish(self, choice: dict[str, Any]) -> None:
+        """Raises: WorkerFailedMidStream, for an answer that the engine gave up."""
+        self._finished += 1
+        if not self._left:
+            choice["finish_reason"] = finish_reason_of(choice["finish_reason"])
+
+    def _close(self) -> bytes:
+        self.done = True
+        if not self._include_usage:
+            return DONE
+        chunk = {
+            "id": self._response_id,
+            "object": self.object_name,
+            "created": self._created,
+            "model": self._model,
+            "choices": [],
+            "usage": usage_body(self.bill()),
+        }
+        return encode(chunk) + DONE
+
+
+class ChatRelay(StreamRelay):
+    """A chat completion."""
+
+    __slots__ = ("_one_tool_call",)
+
+    object_name = "chat.completion.chunk"
+
+    def __init__(self, request: InferenceRequest, response_id: str) -> None:
+        super().__init__(request, response_id)
+        self._one_tool_call = request.one_tool_call
+
+    def _may_pass_through(self) -> bool:
+        return self._choices == 1 and not self._one_tool_call
+
+    def _open(self, event: dict[str, Any]) -> bytes:
+        """The role chunks; choices open in index order, whoever speaks first."""
+        return b"".join([self._role(event, index) for index in range(self._choices)])
+
+    def _role(self, event: dict[str, Any], index: int) -> bytes:
         delta = {"role": "assistant", "content": "", "refusal": None}
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
         return encode({**event, "choices": [choice]})
 
     def _normalise(self, choice: dict[str, Any]) -> bool:
-        """Normalise one choice in place; False if nothing is left that the client must get."""
         delta = choice["delta"]
         delta.pop("role", None)
         if self._one_tool_call and delta.get("tool_calls"):
@@ -202,9 +272,7 @@ class ChatRelay:
             ] or None
         choice.pop("matched_stop", None)
         if choice.get("finish_reason") is not None:
-            self._finished += 1
-            if not self._left:
-                choice["finish_reason"] = finish_reason_of(choice["finish_reason"])
+            self._finish(choice)
             choice["delta"] = {key: value for key, value in delta.items() if value}
             self.events += 1 if choice["delta"] else 0
             return True
@@ -212,17 +280,3 @@ class ChatRelay:
             return False
         self.events += 1
         return True
-
-    def _close(self) -> bytes:
-        self.done = True
-        if not self._include_usage:
-            return DONE
-        chunk = {
-            "id": self._response_id,
-            "object": "chat.completion.chunk",
-            "created": self._created,
-            "model": self._model,
-            "choices": [],
-            "usage": usage_body(self.bill()),
-        }
-        return encode(chunk) + DONE

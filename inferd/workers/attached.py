@@ -13,6 +13,7 @@ from typing import Final
 import orjson
 
 from inferd.errors import ShuttingDown, UpstreamError, WorkerTimeout, WorkerUnreachable
+from inferd.inference import ModelKind
 from inferd.workers import engine
 from inferd.workers.base import Node, WorkerBase
 from inferd.workers.client import OK, WorkerClient
@@ -142,6 +143,8 @@ class AttachedWorker(WorkerBase):
             await self._check_models()
         if closely:
             self.client.speaks_sglang = await self._reports_loads()
+            if self.client.speaks_sglang:
+                await self._check_kind()
 
     async def _reports_loads(self) -> bool:
         """Whether it has SGLang's load reports, and so its aborts; False only if it says so.
@@ -153,6 +156,16 @@ class AttachedWorker(WorkerBase):
         if status in NOT_NOW or status in SERVER_ERRORS:
             raise UpstreamError(f"GET {engine.LOADS_PATH} gave {status}")
         return status == OK and engine.parse_loads(body) is not None
+
+    async def _check_kind(self) -> None:
+        """An engine that embeds dies of a chat request: one of the wrong kind is never used."""
+        status, body = await self.client.get(engine.INFO_PATH, PROBE_S_MAX)
+        writes = engine.generates(body) if status == OK else None
+        if writes is not None and writes is not (self.spec.kind is ModelKind.CHAT):
+            kind = ModelKind.CHAT if writes else ModelKind.EMBEDDING
+            raise _Unusable(
+                f"its kind is {kind}, not {self.spec.kind}: correct `url`, or the model's `kind`"
+            )
 
     async def _check_models(self) -> None:
         status, body = await self.client.get(engine.MODELS_PATH, PROBE_S_MAX)

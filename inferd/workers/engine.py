@@ -20,6 +20,7 @@ import orjson
 
 from inferd.config.schema import EngineOptions
 from inferd.errors import ProvisionError
+from inferd.inference import ModelKind
 from inferd.workers.gpus import VISIBLE
 from inferd.workers.process import Program
 from inferd.workers.spec import WorkerSpec
@@ -29,6 +30,9 @@ READY_PATH: Final = "/ready"
 LOADS_PATH: Final = "/v1/loads?include=core"
 METRICS_PATH: Final = "/metrics"
 MODELS_PATH: Final = "/v1/models"
+INFO_PATH: Final = "/model_info"
+EMBEDDED_MAX: Final = 2_048
+"""Inputs of one embedding request; the engine queues each of them for itself."""
 STOP_GRACE_S: Final = 20.0
 """The engine looks for a SIGTERM every 5 s and takes about 10 s when idle."""
 LOAD_REPORTS: Final = "/dev/shm/sglang_loads_"  # noqa: S108 - the engine's choice
@@ -140,7 +144,7 @@ def arguments(spec: WorkerSpec, port: int, key_file: Path) -> list[str]:
         "--tp-size": options.tensor_parallel,
         "--context-length": spec.context_tokens_max,
         "--max-running-requests": options.running_max,
-        "--max-queued-requests": options.queued_max,
+        "--max-queued-requests": _queued_max(spec),
         "--chunked-prefill-size": options.chunked_prefill_tokens,
         "--max-total-tokens": options.kv_tokens_max,
         "--stream-interval": options.stream_interval,
@@ -149,8 +153,9 @@ def arguments(spec: WorkerSpec, port: int, key_file: Path) -> list[str]:
         "--log-level-http": "warning",  # else every probe is a line of output
         "--default-priority-value": 0,  # else a request without one counts as the lowest of all
         "--load-snapshot-publish-interval": 1,  # by default loads are 15 steps old
+        "--json-model-override-args": _model_overrides(spec),
     }
-    switches = (
+    switches: tuple[str, ...] = (
         "--sleep-on-idle",  # an idle scheduler would burn a whole core
         "--skip-server-warmup",  # inferd warms it up itself, and books it
         "--enable-metrics",
@@ -158,8 +163,21 @@ def arguments(spec: WorkerSpec, port: int, key_file: Path) -> list[str]:
         "--enable-priority-scheduling",
         "--constrained-json-disable-any-whitespace",
     )
+    if spec.kind is ModelKind.EMBEDDING:
+        switches = (*switches, "--is-embedding")
     set_flags = [(flag, str(value)) for flag, value in flags.items() if value is not None]
     return [*(part for pair in set_flags for part in pair), *switches, *options.extra_args]
+
+
+def _queued_max(spec: WorkerSpec) -> int:
+    if spec.kind is ModelKind.EMBEDDING:
+        return max(spec.engine.queued_max, EMBEDDED_MAX)
+    return spec.engine.queued_max
+
+
+def _model_overrides(spec: WorkerSpec) -> str | None:
+    """Which sizes of an embedding the engine may cut it to."""
+    return json.dumps({"matryoshka_dimensions": spec.dimensions}) if spec.dimensions else None
 
 
 def write_key_file(path: Path, api_key: str) -> None:
@@ -186,6 +204,15 @@ def free_port() -> int:
             return port
     except OSError:
         return 0
+
+
+def generates(body: bytes) -> bool | None:
+    """The body of INFO_PATH: whether the engine writes text; None when it does not tell."""
+    try:
+        told = orjson.loads(body)["is_generation"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return told if isinstance(told, bool) else None
 
 
 def parse_loads(body: bytes) -> Loads | None:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from inferd.config.load import LoadedConfig
 from inferd.config.schema import AttachedWorker, EngineOptions, Model, Version, Workers
+from inferd.inference import ModelKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,9 @@ class WorkerSpec:
     workers: Workers
     secrets: frozenset[str] = frozenset()
     """Variables of the gateway that hold keys of other workers: no engine gets them."""
+    kind: ModelKind = ModelKind.CHAT
+    dimensions: tuple[int, ...] = ()
+    """Sizes of an embedding that may be asked for; empty: only the model's own."""
 
     @property
     def spec_hash(self) -> str:
@@ -43,6 +47,8 @@ class WorkerSpec:
             "checksum": self.checksum,
             "context_tokens_max": self.context_tokens_max,
             "engine": self.engine.model_dump(mode="json"),
+            "kind": self.kind,
+            "dimensions": self.dimensions,
         }
         return _digest(parts)
 
@@ -56,6 +62,7 @@ class AttachedSpec:
     url: str
     api_key: str | None
     inflight_max: int
+    kind: ModelKind = ModelKind.CHAT
 
     def __repr__(self) -> str:
         return f"AttachedSpec({self.url!r}, model={self.model!r})"
@@ -68,6 +75,7 @@ class AttachedSpec:
             "url": self.url,
             "api_key": self.api_key,
             "inflight_max": self.inflight_max,
+            "kind": self.kind,
         }
         return _digest(parts)
 
@@ -144,6 +152,8 @@ def _worker(
         engine=version.engine,
         workers=version.workers,
         secrets=secrets,
+        kind=ModelKind(model.kind),
+        dimensions=model.dimensions,
     )
 
 
@@ -153,6 +163,7 @@ def _attached(model: Model, attached: AttachedWorker, environ: Mapping[str, str]
         url=attached.url.rstrip("/"),
         api_key=environ.get(attached.key_env) if attached.key_env else None,
         inflight_max=attached.inflight_max,
+        kind=ModelKind(model.kind),
     )
 
 

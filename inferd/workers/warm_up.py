@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from inferd import clock
 from inferd.errors import UpstreamError
-from inferd.inference import Endpoint, Usage, new_attempt_id
+from inferd.inference import Endpoint, ModelKind, Usage, new_attempt_id
 from inferd.upstream.answer import choices_of, usage_of
 from inferd.workers.client import WorkerClient
 
@@ -29,13 +29,17 @@ class WarmUp:
     tpot_s: float
 
 
-async def warm_up(client: WorkerClient, model: str, timeout_s: float) -> WarmUp:
+async def warm_up(
+    client: WorkerClient, model: str, timeout_s: float, kind: ModelKind = ModelKind.CHAT
+) -> WarmUp:
     """Send the prompts one after another, each waited for at most `timeout_s` seconds.
 
     Raises:
         InferdError: a prompt was refused, failed, took too long, or got an answer without text or
             of another form.
     """
+    if kind is ModelKind.EMBEDDING:
+        return await _embed(client, model, timeout_s)
     golden, _ = await _ask(client, model, GOLDEN, TOKENS, timeout_s)
     message = choices_of(golden, "message", 1)[0]["message"]
     if not (message.get("content") or message.get("reasoning_content")):
@@ -53,6 +57,21 @@ async def warm_up(client: WorkerClient, model: str, timeout_s: float) -> WarmUp:
         ttft_s=first_s,
         tpot_s=max(whole_s - first_s, 0.0) / TOKENS,
     )
+
+
+async def _embed(client: WorkerClient, model: str, timeout_s: float) -> WarmUp:
+    """Two texts: the first makes the engine ready, the second is measured."""
+    tokens, seconds = 0, 0.0
+    for text in (GOLDEN, MEASURED):
+        start = clock.monotonic()
+        answer = await client.complete(
+            Endpoint.EMBEDDINGS, {"model": model, "input": text}, timeout_s
+        )
+        seconds = clock.monotonic() - start
+        if not answer.get("data") or not isinstance(answer.get("usage"), dict):
+            raise UpstreamError("its answer to the warm-up text has no embedding or no usage")
+        tokens += usage_of(answer["usage"]).prompt_tokens
+    return WarmUp(usage=Usage(prompt_tokens=tokens), ttft_s=seconds, tpot_s=0.0)
 
 
 async def _ask(

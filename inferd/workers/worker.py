@@ -213,7 +213,9 @@ class Worker(WorkerBase):
         self._key_file.unlink(missing_ok=True)
         move(self, WorkerState.WARMING)
         try:
-            self.warm = await warm_up(self.client, self.spec.model, workers.load_stall_s)
+            self.warm = await warm_up(
+                self.client, self.spec.model, workers.load_stall_s, self.spec.kind
+            )
         except InferdError as error:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_WORDS_S_MAX):

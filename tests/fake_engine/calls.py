@@ -93,6 +93,8 @@ class Call(ABC):
         self.created = int(datetime.now(UTC).timestamp())
         self.rid = request.rid or engine.new_rid()
         self.prompt: list[int] = []
+        self.prompts: list[list[int]] = []
+        """Of a request with several; `prompt` is then all of them, for the bill."""
         self.choices: list[Choice] = []
         self.finished_choices: list[Choice] = []
         self.done = asyncio.Event()
@@ -117,6 +119,11 @@ class Call(ABC):
     @abstractmethod
     def choice_body(self, choice: Choice) -> dict[str, Any]:
         """One choice of a non-streamed answer."""
+
+    @property
+    def count(self) -> int:
+        """Sequences: the choices of every prompt."""
+        return self.request.n * max(1, len(self.prompts))
 
     @property
     def body_name(self) -> str:
@@ -164,8 +171,8 @@ class Call(ABC):
         base = crc32(repr((self.prompt, self.request.seed)).encode())
         if self.request.n > 1:
             await self._warm()
-        for index in range(self.request.n):
-            rid = self.rid if self.request.n == 1 else self.engine.new_rid()
+        for index in range(self.count):
+            rid = self.rid if self.count == 1 else self.engine.new_rid()
             self._start(index, rid, self.script(base + index), max_new)
         if self.request.stream:
             self.exchange.on_writable = self.flush
@@ -205,6 +212,8 @@ class Call(ABC):
     def _start(self, index: int, rid: str, script: Script, max_new: int) -> None:
         writer = shapes.ChunkWriter(rid, self.object_name, self.created, self.request.model)
         generation = self._generation(rid, script, max_new, Quiet(self.engine))
+        if self.prompts:
+            generation.prompt = self.prompts[index // self.request.n]
         choice = Choice(self, index, generation, writer)
         generation.sink = choice
         self.choices.append(choice)
@@ -273,7 +282,7 @@ class Call(ABC):
         if self.request.stream and choice.generation.error:
             self.fail_stream(503, choice.generation.error, "SERVICE_UNAVAILABLE")
             return
-        if len(self.finished_choices) < self.request.n:
+        if len(self.finished_choices) < self.count:
             return
         if self.request.stream and not self.exchange.gone.is_set():
             self.close_stream()
@@ -297,7 +306,8 @@ class Call(ABC):
         first = self.choices[0].generation if self.choices else None
         ran = first is not None and first.cached is not None and not first.ended_waiting
         prompt = len(self.prompt) if ran else 0
-        cached = first.cached_tokens if first is not None and ran else 0
+        payers = self.choices[:: self.request.n]  # the first choice of each prompt
+        cached = sum(one.generation.cached_tokens for one in payers) if ran else 0
         completion = sum(len(one.generation.output) for one in self.choices)
         report = self.engine.options.cache_report
         value = shapes.usage(prompt, completion, cached if report else None)

@@ -7,8 +7,9 @@ from typing import Any
 from tests.fake_engine import answers
 from tests.fake_engine.answers import Direction, Script
 from tests.fake_engine.calls import Call, Choice
+from tests.fake_engine.refusal import Refusal
 from tests.fake_engine.schema import CompletionRequest
-from tests.fake_engine.tokens import encode
+from tests.fake_engine.tokens import Token, encode
 
 
 class CompletionCall(Call):
@@ -19,13 +20,37 @@ class CompletionCall(Call):
 
     async def serve(self) -> None:
         """Validate, generate, answer. Raises Refusal."""
-        prompt = self.request.prompt
-        self.prompt = encode(prompt) if isinstance(prompt, str) else list(prompt)
-        await self.run(self.max_new(self.request.max_tokens))
+        if not self.request.prompt or not all(self.request.prompts):
+            raise Refusal(400, "Prompt cannot be empty")
+        max_new = 0
+        for prompt in self.request.prompts:
+            self.prompt = encode(prompt) if isinstance(prompt, str) else list(prompt)
+            self.prompts.append(self.prompt)
+            max_new = self.max_new(self.request.max_tokens)
+        self.prompt = [token for prompt in self.prompts for token in prompt]
+        await self.run(max_new)
 
     def script(self, seed: int) -> Script:
-        prompt = self.request.prompt
+        prompt = self.request.prompts[0]
         return answers.prose(seed, Direction.read(prompt if isinstance(prompt, str) else ""))
+
+    def _echo(self, choice: Choice) -> str:
+        if not self.request.echo:
+            return ""
+        prompt = self.request.prompts[choice.index // self.request.n]
+        return prompt if isinstance(prompt, str) else " ".join(str(token) for token in prompt)
+
+    def _logprobs(self, tokens: list[Token]) -> dict[str, Any] | None:
+        """As in the real engine: the offsets are left to somebody else."""
+        if self.request.logprobs is None:
+            return None
+        texts = [token.text for token in tokens]
+        return {
+            "tokens": texts,
+            "token_logprobs": [-0.5] * len(texts),
+            "top_logprobs": [{text: -0.5} for text in texts] if self.request.logprobs else [],
+            "text_offset": [-1] * len(texts),
+        }
 
     def on_token(self, choice: Choice) -> None:
         if self.request.stream:
@@ -46,10 +71,12 @@ class CompletionCall(Call):
             self._send(choice)
 
     def _send(self, choice: Choice) -> None:
-        text = choice.take()
+        fresh = choice.tokens[choice.sent :]
+        text = choice.take() if choice.sent else self._echo(choice) + choice.take()
         frame = choice.writer.text(
             choice.index,
             text,
+            logprobs=self._logprobs(fresh),
             finish=choice.generation.reason,
             matched=choice.generation.matched,
             usage_now=self.current_usage(choice),
@@ -73,8 +100,8 @@ class CompletionCall(Call):
     def choice_body(self, choice: Choice) -> dict[str, Any]:
         return {
             "index": choice.index,
-            "text": choice.generation.text,
-            "logprobs": None,
+            "text": self._echo(choice) + choice.generation.text,
+            "logprobs": self._logprobs(choice.tokens),
             "finish_reason": choice.generation.reason,
             "matched_stop": choice.generation.matched,
         }

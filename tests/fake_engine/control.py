@@ -7,20 +7,16 @@ from typing import Any
 
 import orjson
 
+from tests.fake_engine.embeddings import embed
 from tests.fake_engine.engine import Engine
 from tests.fake_engine.faults import UnknownFault
 from tests.fake_engine.recorded import json_object
-from tests.fake_engine.shapes import error
-from tests.fake_engine.tokens import encode
+from tests.fake_engine.tokens import chat_prompt, encode
 from tests.fake_engine.wire import Exchange
 
 _FLUSHED = (
     b"Cache flushed.\nPlease check backend logs for more details. (When there are running or "
     b"waiting requests, the operation will not be performed.)\n"
-)
-_NO_EMBEDDINGS = (
-    "This model does not appear to be an embedding model by default. Please add `--is-embedding` "
-    "when launching the server or try another model."
 )
 
 
@@ -85,6 +81,7 @@ class Control:
     async def model_info(self, exchange: Exchange) -> None:
         info, settings = json_object("model_info"), self._settings()
         info.update({key: value for key, value in settings.items() if key in info})
+        info["is_generation"] = not self._engine.options.is_embedding
         exchange.respond_json(200, info)
 
     async def server_info(self, exchange: Exchange) -> None:
@@ -99,9 +96,18 @@ class Control:
         exchange.respond_json(200, info)
 
     async def tokenize(self, exchange: Exchange) -> None:
-        ids = encode(str(orjson.loads(exchange.body).get("prompt", "")))
+        body = orjson.loads(exchange.body)
         length = self._engine.options.context_length
-        exchange.respond_json(200, {"tokens": ids, "count": len(ids), "max_model_len": length})
+        ids: Any
+        if body.get("messages") is not None:
+            ids = chat_prompt(body["messages"])
+        elif isinstance(body.get("prompt"), list):
+            ids = [encode(text) for text in body["prompt"]]
+        else:
+            ids = encode(str(body.get("prompt", "")))
+        many = bool(ids) and isinstance(ids[0], list)
+        count = [len(one) for one in ids] if many else len(ids)
+        exchange.respond_json(200, {"tokens": ids, "count": count, "max_model_len": length})
 
     async def abort(self, exchange: Exchange) -> None:
         body = orjson.loads(exchange.body or b"{}")
@@ -144,7 +150,7 @@ class Control:
         exchange.respond_json(200, told)
 
     async def embeddings(self, exchange: Exchange) -> None:
-        exchange.respond(400, error(400, _NO_EMBEDDINGS, "BadRequestError"))
+        await embed(self._engine, exchange)
 
     async def fault(self, exchange: Exchange) -> None:
         """Arm one fault or a list of them at run time."""

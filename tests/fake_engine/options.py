@@ -39,6 +39,7 @@ class Options:
     cache_report: bool
     metrics: bool
     prefix_cache: bool
+    is_embedding: bool
     snapshot_interval: int
     stream_interval: int
     tool_call_parser: str | None
@@ -87,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     flag("--enable-cache-report", action="store_true")
     flag("--enable-metrics", action="store_true")
     flag("--disable-radix-cache", action="store_true")
+    flag("--is-embedding", action="store_true")
     flag("--load-snapshot-publish-interval", type=int, default=15)
     flag("--stream-interval", type=int, default=1)
     flag("--tool-call-parser")
@@ -144,6 +146,7 @@ def parse(arguments: list[str]) -> Options:
         cache_report=got.enable_cache_report,
         metrics=got.enable_metrics,
         prefix_cache=not got.disable_radix_cache,
+        is_embedding=got.is_embedding,
         snapshot_interval=got.load_snapshot_publish_interval,
         stream_interval=got.stream_interval,
         tool_call_parser=got.tool_call_parser,

@@ -12,6 +12,7 @@ from tests.fake_engine.calls import Call
 from tests.fake_engine.chat import ChatCall
 from tests.fake_engine.completions import CompletionCall
 from tests.fake_engine.control import Control
+from tests.fake_engine.embeddings import die
 from tests.fake_engine.engine import Engine
 from tests.fake_engine.faults import Fault
 from tests.fake_engine.probes import Probes
@@ -134,6 +135,8 @@ class Routes:
 
     async def _generate(self, exchange: Exchange, kind: type[Sampling]) -> None:
         engine = self._engine
+        if engine.options.is_embedding:
+            die()
         try:
             shown = orjson.loads(exchange.body)
         except orjson.JSONDecodeError:

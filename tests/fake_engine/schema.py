@@ -120,8 +120,18 @@ class ChatRequest(Sampling):
 
 
 class CompletionRequest(Sampling):
-    prompt: str | list[int]
+    prompt: list[int] | list[list[int]] | str | list[str]
     max_tokens: int | None = 16
+    echo: bool = False
+    logprobs: int | None = None
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """One or many, as a list."""
+        value: Any = self.prompt
+        if isinstance(value, list) and value and not isinstance(value[0], int):
+            return list(value)
+        return [value]
 
 
 def check_media_type(header: str) -> None:

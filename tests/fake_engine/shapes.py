@@ -107,6 +107,7 @@ class ChunkWriter:
         index: int,
         text: str,
         *,
+        logprobs: Any = None,
         finish: str | None = None,
         matched: int | str | None = None,
         usage_now: dict[str, Any] | None = None,
@@ -114,7 +115,7 @@ class ChunkWriter:
         choice = {
             "index": index,
             "text": text,
-            "logprobs": None,
+            "logprobs": logprobs,
             "finish_reason": finish,
             "matched_stop": matched,
         }

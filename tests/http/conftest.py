@@ -38,6 +38,14 @@ def twin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
         yield process
 
 
+@pytest.fixture(scope="session")
+def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    """Turns texts into vectors, and dies of anything else."""
+    folder = tmp_path_factory.mktemp("embedder")
+    with standing(launch_fake(folder, "--is-embedding", model=MODEL, speed=FAST)) as process:
+        yield process
+
+
 PROMPTS = ("Tell me a story", "Hold this slot")
 """What most tests ask for: prompts are nobody's business in a log."""
 ALARMS = ("inferd.api", "inferd.dispatch", "uvicorn", "asyncio")

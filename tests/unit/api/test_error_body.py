@@ -10,7 +10,7 @@ import pytest
 from starlette.types import Message
 
 import inferd.errors
-from inferd.api.error_body import Rendered, render, render_event, respond
+from inferd.api.error_body import Rendered, error_content, render, respond
 from inferd.errors import (
     BodyTimeout,
     BodyTooLarge,
@@ -50,7 +50,6 @@ from inferd.errors import (
     WorkerTimeout,
     WorkerUnreachable,
 )
-from inferd.inference import Usage
 
 BAD = "invalid_request_error"
 OURS = "server_error"
@@ -235,27 +234,18 @@ def test_an_odd_file_name_in_a_message_is_shown_escaped() -> None:
     assert content_of(rendered)["message"] == r"cannot open db\udcff"
 
 
-def test_an_event_is_wrapped_and_carries_the_usage_so_far() -> None:
-    usage = Usage(prompt_tokens=38, cached_tokens=30, completion_tokens=70)
-    event = render_event(WorkerFailedMidStream("The worker was lost."), usage)
-    assert event.startswith(b"data: {")
-    assert event.endswith(b"}\n\n")
-    assert event.count(b"\n") == 2
-    error = orjson.loads(event.removeprefix(b"data: "))["error"]
-    assert (error["message"], error["type"]) == ("The worker was lost.", OURS)
-    assert (error["param"], error["code"]) == (None, "worker_unavailable")
-    assert error["usage"]["prompt_tokens"] == 38
-    assert error["usage"]["completion_tokens"] == 70
-    assert error["usage"]["total_tokens"] == 108
-    assert error["usage"]["prompt_tokens_details"]["cached_tokens"] == 30
-
-
-def test_an_event_without_usage_has_four_keys() -> None:
-    event = render_event(RuntimeError("secret"), None, "req_7")
-    error = orjson.loads(event.removeprefix(b"data: "))["error"]
-    assert set(error) == {"message", "type", "param", "code"}
-    assert "req_7" in error["message"]
-    assert "secret" not in error["message"]
+def test_an_event_tells_the_four_keys_and_no_secret() -> None:
+    told = error_content(WorkerFailedMidStream("The worker was lost."))
+    assert told == {
+        "message": "The worker was lost.",
+        "type": OURS,
+        "param": None,
+        "code": "worker_unavailable",
+    }
+    unexpected = error_content(RuntimeError("secret"), "req_7")
+    assert set(unexpected) == {"message", "type", "param", "code"}
+    assert "req_7" in unexpected["message"]
+    assert "secret" not in unexpected["message"]
 
 
 async def test_respond_sends_the_whole_answer() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from inferd.api.schema import ParsedChat, parse_chat
+from inferd.api.parsed import ParsedRequest
+from inferd.api.schema import parse_chat
 from inferd.errors import RequestError
 from inferd.inference import ModelLimits
 
@@ -15,7 +16,7 @@ LIMITS = ModelLimits(name="demo", context_tokens_max=4_096, output_tokens_max=51
 MESSAGES = [{"role": "user", "content": "hello"}]
 
 
-def parse(**fields: Any) -> ParsedChat:
+def parse(**fields: Any) -> ParsedRequest:
     body = {"model": "demo", "messages": MESSAGES, **fields}
     return parse_chat(orjson.dumps(body), lambda _name: LIMITS)
 

@@ -1,4 +1,4 @@
-"""From body to `ParsedChat`: the body itself, the model, and the rules between parameters."""
+"""From body to `ParsedRequest`: the body itself, the model, and the rules between parameters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
-from inferd.api.schema import TOKEN_BYTES_MAX, ParsedChat, parse_chat
+from inferd.api.parsed import TOKEN_BYTES_MAX, ParsedRequest
+from inferd.api.schema import parse_chat
 from inferd.errors import ModelNotAllowed, RequestError, UnknownModel
 from inferd.inference import ModelLimits, Priority
 
@@ -18,12 +19,12 @@ MESSAGES = [{"role": "user", "content": "hello"}]
 WEATHER = {"type": "function", "function": {"name": "weather"}}
 
 
-def parse_with(limits: ModelLimits, fields: dict[str, Any]) -> ParsedChat:
+def parse_with(limits: ModelLimits, fields: dict[str, Any]) -> ParsedRequest:
     body = {"model": "demo", "messages": MESSAGES, **fields}
     return parse_chat(orjson.dumps(body), lambda _name: limits)
 
 
-def parse(**fields: Any) -> ParsedChat:
+def parse(**fields: Any) -> ParsedRequest:
     return parse_with(LIMITS, fields)
 
 

@@ -10,7 +10,8 @@ from hypothesis import example, given, settings
 
 from inferd.api.error_body import render
 from inferd.api.parameters import ACCEPTED, GATEWAY, HONOURED, REFUSED
-from inferd.api.schema import ParsedChat, parse_chat
+from inferd.api.parsed import ParsedRequest
+from inferd.api.schema import parse_chat
 from inferd.errors import RequestError
 from inferd.inference import ModelLimits
 
@@ -122,7 +123,7 @@ one_parameter = st.sampled_from(sorted(PARAMETERS)).flatmap(
 )
 
 
-def parsed(raw: bytes) -> ParsedChat | None:
+def parsed(raw: bytes) -> ParsedRequest | None:
     try:
         return parse_chat(raw, lambda _name: LIMITS)
     except RequestError as error:
@@ -134,7 +135,7 @@ def parsed(raw: bytes) -> ParsedChat | None:
         return None
 
 
-def check(chat: ParsedChat) -> None:
+def check(chat: ParsedRequest) -> None:
     payload = orjson.loads(orjson.dumps(chat.body))
     assert payload["messages"]
     assert set(payload) <= {*HONOURED, "messages", "tools", "tool_choice"} | {

@@ -34,7 +34,7 @@ def is_table(field: dict[str, Any]) -> bool:
 
 def kind(field: dict[str, Any]) -> str:
     if field["type"] == "array":
-        return "strings"
+        return f"{field['items']['type']}s"
     if field["type"] == "object":
         return "table of strings"
     return str(field["type"])

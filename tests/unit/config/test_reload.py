@@ -61,6 +61,8 @@ OTHER_VALUES: dict[str, Any] = {
     "placement": "least_tokens",
     "priority_max": "batch",
     "reasoning": True,
+    "kind": "embedding",
+    "dimensions": (64,),
     "key_env": "KEY",
     "url": "http://b:1",
     "checksum": "sha256:" + "0" * 64,

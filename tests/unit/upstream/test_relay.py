@@ -318,3 +318,15 @@ def test_usage_behind_an_error_is_not_lost() -> None:
     with pytest.raises(UpstreamError):
         relay.feed(HELLO + error + usage_chunk() + DONE)
     assert relay.bill() == Usage(40, 39, 8)
+
+
+def test_an_error_event_is_wrapped_and_carries_the_usage_so_far() -> None:
+    relay = ChatRelay(request(), RID)
+    relay.feed(HELLO + usage_chunk())
+    event = relay.error_event({"message": "lost", "code": None})
+    assert event.startswith(b"data: {")
+    assert event.endswith(b"}\n\n")
+    error = orjson.loads(event.removeprefix(b"data: "))["error"]
+    assert error["message"] == "lost"
+    assert error["usage"]["total_tokens"] == 48
+    assert error["usage"]["prompt_tokens_details"]["cached_tokens"] == 39

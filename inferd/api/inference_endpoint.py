@@ -1,9 +1,12 @@
-"""POST /v1/chat/completions: authenticate, validate, and hand over to dispatch."""
+"""A POST that a worker answers: authenticate, validate, hand over to dispatch, answer or stream.
+
+One class for every such endpoint; what differs is in its `Operation`.
+"""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -14,36 +17,70 @@ from inferd.api.event_stream import EventStream
 from inferd.api.headers import header
 from inferd.api.read_body import read_body
 from inferd.api.request_record import RequestRecord, record_of
-from inferd.api.schema import ParsedChat, parse_chat
-from inferd.api.whole_answer import WholeAnswer
+from inferd.api.whole_answer import Normalise, WholeAnswer
 from inferd.clock import monotonic, utc_now_us
-from inferd.errors import InferdError
-from inferd.inference import Endpoint, InferenceRequest, ModelLimits, Outcome, Prefix, Priority
+from inferd.errors import InferdError, UnsupportedFeature
+from inferd.inference import (
+    NO_PREFIX,
+    Endpoint,
+    InferenceRequest,
+    ModelKind,
+    ModelLimits,
+    Outcome,
+    Prefix,
+    Priority,
+)
 from inferd.routing.prefix import PrefixHasher
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from starlette.types import Receive, Scope, Send
 
     from inferd.api.access import Access
+    from inferd.api.parsed import LimitsOf, ParsedRequest, Tables
     from inferd.config.schema import Server
     from inferd.dispatch import Dispatch
     from inferd.inference import Caller
     from inferd.quota.buckets import Buckets
     from inferd.quota.estimate import Estimator
     from inferd.routing.pools import Route
+    from inferd.upstream.relay import StreamRelay
 
 _log: Final = logging.getLogger(__name__)
 
 
 EXPLAIN_HEADER: Final = b"x-inferd-explain"
 """With any value: the response says in `x-inferd-why` why it came from where it came."""
+_SERVES: Final = {
+    ModelKind.CHAT: f"{Endpoint.CHAT}, {Endpoint.COMPLETIONS} and {Endpoint.RESPONSES}",
+    ModelKind.EMBEDDING: str(Endpoint.EMBEDDINGS),
+}
 
 
-class ChatCompletions:
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What one endpoint does with a body and with the engine's answer."""
+
+    endpoint: Endpoint
+    summary: str
+    tables: Tables
+    """Its parameters beside `model`, as the published document shows them."""
+    required: tuple[str, ...]
+    kinds: frozenset[ModelKind]
+    """Models that it may reach; a worker of another kind could die of the request."""
+    parse: Callable[[bytes, LimitsOf, Priority], ParsedRequest]
+    whole: Normalise
+    relay: Callable[[InferenceRequest, str], StreamRelay] | None = None
+    """Reads a streamed answer; None for an endpoint that has none."""
+
+
+class InferenceEndpoint:
     """An ASGI endpoint. Holds nothing of a request beyond its call."""
 
     def __init__(
         self,
+        operation: Operation,
         *,
         access: Access,
         dispatch: Dispatch,
@@ -51,12 +88,17 @@ class ChatCompletions:
         estimator: Estimator,
         server: Server,
     ) -> None:
+        self._operation = operation
         self._access = access
         self._dispatch = dispatch
         self._buckets = buckets
         self._estimator = estimator
         self._server = server
         self._hasher = PrefixHasher()
+
+    @property
+    def path(self) -> str:
+        return self._operation.endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         record = record_of(scope)
@@ -90,28 +132,47 @@ class ChatCompletions:
         def limits_of(name: str) -> ModelLimits:
             nonlocal route
             route = self._access.pools.resolve(name, caller, team)
+            self._check_kind(route)
             return route.limits
 
-        parsed = parse_chat(raw, limits_of, priority_max=Priority(team.priority_max))
+        parsed = self._operation.parse(raw, limits_of, Priority(team.priority_max))
         assert route is not None, "parsing resolves the model"
         record.user_hash = parsed.user_hash
         return self._request(parsed, route, caller, record, team.rank)
 
+    def _check_kind(self, route: Route) -> None:
+        kind = route.limits.kind
+        if kind not in self._operation.kinds:
+            raise UnsupportedFeature(
+                f"Unsupported value: the model `{route.model}` is of kind '{kind}' and is not "
+                f"served at {self._operation.endpoint}. Use {_SERVES[kind]}.",
+                code="unsupported_value",
+                param="model",
+            )
+
     def _request(
-        self, parsed: ParsedChat, route: Route, caller: Caller, record: RequestRecord, rank: int
+        self,
+        parsed: ParsedRequest,
+        route: Route,
+        caller: Caller,
+        record: RequestRecord,
+        rank: int,
     ) -> InferenceRequest:
         limits = route.limits
-        prompt_tokens = self._estimator.estimate(limits.name, parsed.prompt_bytes)
+        prompt_tokens = parsed.prompt_tokens
+        if parsed.prompt_bytes:
+            prompt_tokens += self._estimator.estimate(limits.name, parsed.prompt_bytes)
         return InferenceRequest(
             request_id=record.request_id,
             team=caller.team,
             key_id=caller.key_id,
-            endpoint=Endpoint.CHAT,
+            endpoint=self._operation.endpoint,
             model=parsed.model,
             pool=route.pool,
             body=parsed.body,
-            prompt_bytes=parsed.prompt_bytes,
-            prompt_tokens_estimated=min(prompt_tokens, limits.context_tokens_max),
+            # Ids beside the text would spoil the ratio that is learnt from the engine's count.
+            prompt_bytes=0 if parsed.prompt_tokens else parsed.prompt_bytes,
+            prompt_tokens_estimated=min(prompt_tokens, limits.context_tokens_max * parsed.prompts),
             output_tokens_max=_output_tokens_max(parsed, limits, prompt_tokens),
             output_tokens_given=parsed.output_tokens_given,
             choices=parsed.choices,
@@ -124,19 +185,25 @@ class ChatCompletions:
             metadata=parsed.metadata,
             prefix=self._prefix(parsed, route, caller, prompt_tokens),
             rank=rank,
+            echo=parsed.echo,
         )
 
     def _prefix(
-        self, parsed: ParsedChat, route: Route, caller: Caller, prompt_tokens: int
+        self, parsed: ParsedRequest, route: Route, caller: Caller, prompt_tokens: int
     ) -> Prefix:
         """Tools come first in every template. Teams share no cache, so they share no blocks."""
         body = parsed.body
-        parts = [orjson.dumps(tool) for tool in body.get("tools", ())]
-        parts += [orjson.dumps(message) for message in body["messages"]]
+        if "messages" in body:
+            parts = [orjson.dumps(tool) for tool in body.get("tools", ())]
+            parts += [orjson.dumps(message) for message in body["messages"]]
+        elif parsed.prompts == 1 and "prompt" in body:
+            parts = [orjson.dumps(body["prompt"])]
+        else:
+            return NO_PREFIX
         return self._hasher.prefix(f"{route.pool}\0{caller.team}", parts, prompt_tokens)
 
     async def _whole(self, request: InferenceRequest, receive: Receive, send: Send) -> None:
-        sink = WholeAnswer()
+        sink = WholeAnswer(self._operation.whole)
         async with while_client_waits(receive):
             await self._dispatch.run(request, sink)
         headers = [
@@ -154,7 +221,9 @@ class ChatCompletions:
         receive: Receive,
         send: Send,
     ) -> None:
-        stream = EventStream(scope, send, stall_s=self._server.stall_s)
+        relay = self._operation.relay
+        assert relay is not None, "only endpoints that stream parse `stream`"
+        stream = EventStream(scope, send, new_relay=relay, stall_s=self._server.stall_s)
         async with while_client_waits(receive, stream):
             try:
                 await self._dispatch.run(request, stream)
@@ -171,7 +240,7 @@ class ChatCompletions:
                 await stream.end()
 
 
-def _output_tokens_max(parsed: ParsedChat, limits: ModelLimits, prompt_tokens: int) -> int:
+def _output_tokens_max(parsed: ParsedRequest, limits: ModelLimits, prompt_tokens: int) -> int:
     """What is asked of the engine at first, if the client set no limit.
 
     Half the estimate is surely in the prompt. If that was too little the engine says how much is
