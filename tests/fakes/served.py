@@ -105,8 +105,8 @@ class Served:
         found: dict[str, Any] = (await self.status())["pools"][0]["workers"][0]
         return found
 
-    async def until_ready(self) -> dict[str, Any]:
-        """The worker, once it takes requests."""
+    async def until_ready(self, but_not: int | None = None) -> dict[str, Any]:
+        """The worker, once it takes requests and is not the process `but_not`."""
         async with asyncio.timeout(START_S):
             while True:
                 if self.process.returncode is not None:
@@ -115,7 +115,7 @@ class Served:
                     worker = await self.worker()
                 except (aiohttp.ClientError, OSError):
                     worker = {"state": "not listening"}
-                if worker["state"] == "ready":
+                if worker["state"] == "ready" and worker["pid"] != but_not:
                     return worker
                 await asyncio.sleep(_LOOK_S)
 
