@@ -6,6 +6,7 @@ signal handling and lifespan are off: the process has one owner, and it is not u
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import socket
@@ -22,11 +23,28 @@ BACKLOG = 2_048
 UNSENT_BYTES_MAX = 65_536
 """What the kernel takes beyond what a client's own kernel has room for. Without a bound it would
 hold megabytes for a client that does not read, and hide from us for long that it does not."""
+DATE_S = 1.0
 KEEP_ALIVE_S = 75
 """Longer than the idle time that clients' pools assume, so that it is they who close."""
 
 
 class _Server(uvicorn.Server):
+    """Told when to end, where uvicorn's own looks ten times a second whether it should."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._asked = asyncio.Event()
+
+    def stop(self) -> None:
+        self.should_exit = True
+        self._asked.set()
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):  # sets the date that answers carry
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DATE_S):
+                    await self._asked.wait()
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Signals are the application's."""
@@ -43,7 +61,7 @@ class Listener:
             StartError: the port is taken, the address is not ours, or the port needs privileges.
         """
         self._socket = _bind(address, field)
-        self._server: uvicorn.Server | None = None
+        self._server: _Server | None = None
         self.address = Address(address.host, self._socket.getsockname()[1])
         """Where it listens; the port is the real one, also if any free one was asked for."""
 
@@ -71,7 +89,7 @@ class Listener:
     def stop(self) -> None:
         """Take no new connection; `run` returns when those that are open have ended."""
         if self._server is not None:
-            self._server.should_exit = True
+            self._server.stop()
 
     def force(self) -> None:
         """Cut the connections that are still open: what they wait for ends as if they had left."""

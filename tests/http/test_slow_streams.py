@@ -116,17 +116,21 @@ async def test_nothing_is_held_back_until_there_is_more(
         {"response_format": {"type": "json_object"}},
         {"stream_options": {"include_usage": True}},
     ]
+
+    async def read_two(inferd: Gateway, wish: dict[str, Any]) -> None:
+        async with client_of(inferd) as client:
+            client.chat(chat(stream=True, **wish))
+            async with asyncio.timeout(1.0):
+                await client.head()
+                read = b""
+                while read.count(b"data: ") < 2:
+                    read += await client.chunk()
+
     async with gateway(tmp_path, paced) as inferd:
         await inferd.engine.fault("silent", after=2)
-        for wish in wishes:
-            async with client_of(inferd) as client:
-                client.chat(chat(stream=True, **wish))
-                async with asyncio.timeout(1.0):
-                    await client.head()
-                    read = b""
-                    while read.count(b"data: ") < 2:
-                        read += await client.chunk()
-            await inferd.at_rest()
+        async with asyncio.TaskGroup() as clients:
+            for wish in wishes:
+                clients.create_task(read_two(inferd, wish))
 
 
 async def test_an_answer_cut_after_the_engine_had_made_it_is_billed_exactly(
