@@ -19,7 +19,7 @@ from inferd.config.reload import (
     WorkerCountChanged,
     WorkerSettingsChanged,
 )
-from inferd.config.schema import Section
+from inferd.config.section import Section
 
 
 def in_words(change: Change) -> str:

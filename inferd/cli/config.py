@@ -16,8 +16,8 @@ import typer
 
 if TYPE_CHECKING:
     from inferd.config.load import LoadedConfig
-    from inferd.config.schema import EngineOptions
     from inferd.config.starting_point import Pace
+    from inferd.config.version import EngineOptions
 
 CONFIG = Path("inferd.toml")
 ConfigPath = Annotated[Path, typer.Option("--config", help="The inferd.toml to use.")]

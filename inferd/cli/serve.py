@@ -108,8 +108,8 @@ def _greeting(
         ask = f"Ask at {base_url} with a key of a team: {command} keys create --team TEAM"
         return f"{ask}\n{words.next_steps(command)}"
     try:
-        caller = app.keys.authenticate(secret, utc_now_us())
-        models = app.pools.visible(caller, app.access.team(caller))
+        caller = app.node.keys.authenticate(secret, utc_now_us())
+        models = app.node.pools.visible(caller, app.node.access.team(caller))
     except InvalidKey:
         return (
             f"The key in {hello} is not accepted here. Make one that is:"

@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 from inferd.config.address import Address, parse_address
 from inferd.config.locate import KeyPath, show_path
 from inferd.config.problems import Problem, did_you_mean
-from inferd.config.schema import Config, Model, Team, Version
+from inferd.config.schema import Config, Model, Team
+from inferd.config.version import Version
 from inferd.inference import SYSTEM_TEAM
 
 

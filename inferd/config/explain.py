@@ -13,7 +13,8 @@ from pydantic_core import ErrorDetails
 
 from inferd.config.locate import KeyPath, show_path
 from inferd.config.problems import Problem, did_you_mean, nearest, number, shown
-from inferd.config.schema import PATTERNS, section_at, section_in
+from inferd.config.schema import section_at, section_in
+from inferd.config.section import PATTERNS
 
 _WANTED: Final = {
     "string_type": "a string",

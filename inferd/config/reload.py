@@ -13,16 +13,9 @@ from itertools import chain
 from typing import ClassVar, Final, Literal
 
 from inferd.config.locate import KeyPath, show_path
-from inferd.config.schema import (
-    AttachedWorker,
-    Config,
-    Logs,
-    Model,
-    Section,
-    Team,
-    Version,
-    Workers,
-)
+from inferd.config.schema import Config, Logs, Model, Team
+from inferd.config.section import Section
+from inferd.config.version import AttachedWorker, Version, Workers
 
 Reload = Literal["live", "drain", "restart"]
 

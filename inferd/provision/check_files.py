@@ -16,7 +16,8 @@ from typing import Any, Final
 from inferd.config.checks import versions_of
 from inferd.config.load import LoadedConfig
 from inferd.config.problems import Problem, render
-from inferd.config.schema import Model, Version
+from inferd.config.schema import Model
+from inferd.config.version import Version
 from inferd.provision import model_folder
 
 HEADER_BYTES_MAX: Final = 104_857_600

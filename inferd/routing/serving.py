@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from inferd.config.schema import Model, Targets, Version
+from inferd.config.schema import Model, Targets
+from inferd.config.version import Version
 from inferd.routing.cost_model import H100_8B, EngineCost, engine_cost
 from inferd.routing.placement import HASHED_BLOCKS
 

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 import orjson
 
-from inferd.config.schema import EngineOptions
+from inferd.config.version import EngineOptions
 from inferd.errors import ProvisionError
 from inferd.inference import ModelKind
 from inferd.workers.gpus import VISIBLE

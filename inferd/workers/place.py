@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Final
 
 from inferd import clock
-from inferd.config.schema import Workers
+from inferd.config.version import Workers
 from inferd.workers.attached import AttachedWorker
 from inferd.workers.base import Node, WorkerBase
 from inferd.workers.spec import AttachedSpec, PoolSpec, WorkerSpec

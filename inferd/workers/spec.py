@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inferd.config.load import LoadedConfig
-from inferd.config.schema import AttachedWorker, EngineOptions, Model, Version, Workers
+from inferd.config.schema import Model
+from inferd.config.version import AttachedWorker, EngineOptions, Version, Workers
 from inferd.inference import ModelKind
 
 

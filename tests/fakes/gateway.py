@@ -125,7 +125,7 @@ class Gateway:
         self.admin = admin
         self.http = http
         self.key = ""
-        self.admin_key = read_admin_key(app.loaded.resolve(app.config.server.state_dir))
+        self.admin_key = read_admin_key(app.node.loaded.resolve(app.node.config.server.state_dir))
         self.secrets.add(self.admin_key)
         self.engines: list[RunningEngine] = []
         self.sections: dict[str, Any] = {}
@@ -181,8 +181,8 @@ class Gateway:
     async def rows(self) -> list[UsageRow]:
         """The ledger, oldest first, once everything is settled; without warm-ups."""
         await self.at_rest()
-        await self.app.db.flush()
-        found = await rows(self.app.db, UsageFilter(), limit=1_000)
+        await self.app.node.db.flush()
+        found = await rows(self.app.node.db, UsageFilter(), limit=1_000)
         return [row for row in reversed(found) if row.team != SYSTEM_TEAM]
 
     async def row(self) -> UsageRow:
@@ -201,27 +201,27 @@ class Gateway:
         """What is claimed now, by name; empty at rest."""
         app = self.app
         held: dict[str, object] = {
-            "requests": app.dispatch.in_flight,
-            "settlements": app.ledger.open_count,
+            "requests": app.node.dispatch.in_flight,
+            "settlements": app.node.ledger.open_count,
         }
         for scheduler in self.schedulers:
             pool = scheduler.pool
             held[f"leases of {pool}"] = scheduler.leases_open
             held[f"slots of {pool}"] = scheduler.inflight
             held[f"waiting for {pool}"] = sum(map(scheduler.depth, Priority))
-        for team in app.buckets.snapshot(monotonic()):
+        for team in app.node.buckets.snapshot(monotonic()):
             held[f"tokens of {team.team}"] = team.outstanding_tokens
             held[f"requests of {team.team}"] = team.outstanding_requests
         return {name: count for name, count in held.items() if count}
 
     def write_config(self, workers: list[Section], **sections: Any) -> None:
         """Replace inferd.toml; nothing happens before a reload."""
-        self.app.loaded.path.write_text(config_text(workers, **{**self.sections, **sections}))
+        self.app.node.loaded.path.write_text(config_text(workers, **{**self.sections, **sections}))
 
     async def reload(self, workers: list[Section], **sections: Any) -> list[Change]:
         """Replace inferd.toml and do what SIGHUP does."""
         self.write_config(workers, **sections)
-        return await self.app.reload()
+        return await self.app.node.reload()
 
     async def until_ready(self, workers: int) -> None:
         """Until so many workers take requests."""
@@ -229,7 +229,7 @@ class Gateway:
 
     @property
     def schedulers(self) -> Iterable[Scheduler]:
-        return self.app.fleet.schedulers.values()
+        return self.app.node.fleet.schedulers.values()
 
 
 class _Watching:
@@ -301,7 +301,7 @@ async def gateway(
 async def _stopped(app: App, running: asyncio.Task[None]) -> None:
     if not app.stopping:
         app.stop()
-    if app.dispatch.in_flight:
+    if app.node.dispatch.in_flight:
         app.stop()  # a test that failed in the middle of its streams
     await running
 

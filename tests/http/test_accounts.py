@@ -92,7 +92,9 @@ async def test_fifty_mixed_requests_are_the_same_tokens_in_every_account(
         after = await counters(inferd.engines)
         exposition = await inferd.metrics()
         (summed,) = [
-            one for one in await sums(inferd.app.db, by=("team",)) if one.group != (SYSTEM_TEAM,)
+            one
+            for one in await sums(inferd.app.node.db, by=("team",))
+            if one.group != (SYSTEM_TEAM,)
         ]
     counted = tuple(new - old for new, old in zip(after, before, strict=True))
     assert counted == (summed.prompt_tokens, summed.cached_tokens, summed.completion_tokens)

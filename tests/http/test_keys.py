@@ -77,7 +77,7 @@ async def test_an_expired_key_is_refused_from_its_second_on(
     tmp_path: Path, fast: EngineProcess
 ) -> None:
     async with gateway(tmp_path, fast) as inferd:
-        _, key = await inferd.app.keys.create("search", "soon", None, utc_now_us() + 400_000)
+        _, key = await inferd.app.node.keys.create("search", "soon", None, utc_now_us() + 400_000)
         Gateway.secrets.add(key)
         async with raw_connection(inferd.public, bearer(key)) as client:
             client.chat(chat(max_tokens=1))

@@ -90,7 +90,7 @@ async def test_what_is_removed_goes_in_order(
                 assert (await ask(inferd, chat(max_tokens=1))).status == 200
             counts = (await inferd.engines[1].stats())["counts"]
             streams = [await c.rest(*head) for c, head in zip((first, second), heads, strict=True)]
-        await until(lambda: set(inferd.app.supervisor.workers) == {"chat-1-a1"})
+        await until(lambda: set(inferd.app.node.supervisor.workers) == {"chat-1-a1"})
         exposition = await inferd.metrics()
     assert all(stream.told.done for stream in streams), "running streams end well, on both workers"
     assert counts["POST /v1/chat/completions"] == before
@@ -113,7 +113,7 @@ async def test_a_file_that_is_wrong_is_refused_whole_with_every_line(
             assert refused["error"]["code"] == "invalid_config"
             told = refused["error"]["message"]
         assert (await ask(inferd, chat(max_tokens=1))).status == 200
-        assert [team.name for team in inferd.app.config.teams] == ["search"]
+        assert [team.name for team in inferd.app.node.config.teams] == ["search"]
         exposition = await inferd.metrics()
     lines = [line for line in told.splitlines() if "inferd.toml:" in line]
     assert any("wieght" in line and 'did you mean "weight"' in line for line in lines), told
@@ -130,7 +130,7 @@ async def test_a_change_that_needs_a_restart_says_which_and_applies_nothing_else
         (problem,) = caught.value.problems
         assert "server.stall_s" in problem
         assert "restart" in problem
-        assert len(inferd.app.config.teams) == 1
+        assert len(inferd.app.node.config.teams) == 1
         (applied,) = await inferd.reload(attached(fast), more=ADS)
     assert type(applied).__name__ == "TeamAdded"
 
@@ -141,10 +141,10 @@ async def test_a_signal_applies_a_good_file_and_the_admin_hears_what_changed(
     async with gateway(tmp_path, fast) as inferd:
         inferd.write_config(attached(fast), more=ADS)
         os.kill(os.getpid(), signal.SIGHUP)
-        await until(lambda: len(inferd.app.config.teams) == 2)
+        await until(lambda: len(inferd.app.node.config.teams) == 2)
         inferd.write_config(attached(fast, slots=3), queue={"waiting_max": 5})
         told = await inferd.ask_admin("POST", "/admin/v1/reload")
-        await until(lambda: inferd.app.fleet.workers["chat-1-a1"].inflight_max == 3)
+        await until(lambda: inferd.app.node.fleet.workers["chat-1-a1"].inflight_max == 3)
         await inferd.until_ready(1)
         assert (await ask(inferd, chat(max_tokens=1))).status == 200
         unchanged = await inferd.ask_admin("POST", "/admin/v1/reload")

@@ -31,7 +31,7 @@ async def ended(inferd: Gateway, within_s: float) -> float:
 
 async def ledger(inferd: Gateway) -> list[UsageRow]:
     """The rows of a gateway that has stopped, oldest first."""
-    path = inferd.app.loaded.resolve("state") / "inferd.db"
+    path = inferd.app.node.loaded.resolve("state") / "inferd.db"
 
     def ignore(_: Any) -> None:
         """No metrics here."""
@@ -124,7 +124,7 @@ async def test_a_second_signal_does_not_wait_whatever_its_requests_are_at(
             await streaming.chunks(5)
             inferd.app.stop()
             await asyncio.sleep(0.2)
-            assert inferd.app.dispatch.in_flight == 4
+            assert inferd.app.node.dispatch.in_flight == 4
             began = monotonic()
             inferd.app.stop()
             stream = await streaming.rest(*head)
@@ -195,7 +195,7 @@ async def test_a_service_that_dies_takes_everything_along_and_says_so_in_what_ru
         async with gateway(tmp_path, paced) as inferd:
             answers.append(readers.create_task(read(inferd)))
             await began.wait()
-            services = inferd.app.supervisor._group
+            services = inferd.app.node.supervisor._group
             assert services is not None
             services.create_task(dies())
             await asyncio.Event().wait()

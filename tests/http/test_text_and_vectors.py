@@ -84,7 +84,7 @@ async def test_a_chat_model_never_uses_an_attached_worker_that_embeds(
     tmp_path: Path, embedder: EngineProcess
 ) -> None:
     async with gateway(tmp_path, embedder, ready=0) as inferd:
-        (worker,) = inferd.app.supervisor.workers.values()
+        (worker,) = inferd.app.node.supervisor.workers.values()
         await until(lambda: worker.state is WorkerState.FAILED)
         assert "its kind is embedding, not chat" in worker.reason
         async with inferd.post({"model": MODEL, "messages": HELLO}) as answer:

@@ -317,7 +317,7 @@ async def test_a_dead_worker_is_shown_and_one_that_comes_back_is_used_again(
     with standing(launch_fake(tmp_path, model=MODEL)) as mortal:
         async with gateway(tmp_path, mortal, fast) as inferd:
             inferd.engines[0].signal(signal.SIGKILL)
-            states = inferd.app.fleet.workers
+            states = inferd.app.node.fleet.workers
             await until(lambda: states["chat-1-a1"].state == "failed")
             told = await inferd.ask_admin("GET", "/admin/v1/status")
     (pool,) = told["pools"]
@@ -339,7 +339,7 @@ async def test_a_worker_behind_a_key_is_used_with_it_and_told_without(
         async with gateway(tmp_path, workers=[right], ready=1) as inferd:
             assert (await ask(inferd, chat(max_tokens=2))).status == 200
             await inferd.reload([wrong])
-            workers = inferd.app.fleet.workers
+            workers = inferd.app.node.fleet.workers
             await until(lambda: workers["chat-1-a1"].state == "failed")
             refused = await ask(inferd, chat(max_tokens=2))
             told = await inferd.ask_admin("GET", "/admin/v1/status")

@@ -17,7 +17,7 @@ import pytest
 from inferd.capacity import measure as module
 from inferd.capacity.measure import measure
 from inferd.capacity.step_cost import CHUNKS, Measured, pace
-from inferd.config.schema import EngineOptions, Workers
+from inferd.config.version import EngineOptions, Workers
 from inferd.errors import ProvisionError
 from inferd.workers.process import EngineProcess, session_members, spawn
 from inferd.workers.spec import WorkerSpec

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 from prometheus_client import CollectorRegistry
 
-from inferd.config.schema import EngineOptions, Workers
+from inferd.config.version import EngineOptions, Workers
 from inferd.inference import Usage
 from inferd.metrics import Metrics
 from inferd.upstream.wire import Exchange

@@ -13,7 +13,8 @@ from inferd.api.admin import BODY_BYTES_MAX, AdminApi
 from inferd.api.admin_auth import AdminAuth
 from inferd.api.key_admin import KeyAdmin
 from inferd.api.middleware import Envelope
-from inferd.config.schema import Config, Model, Team, Version
+from inferd.config.schema import Config, Model, Team
+from inferd.config.version import Version
 from inferd.errors import InvalidKey
 from inferd.quota.keys import KeyIndex
 from tests.fakes.inline_database import InlineDatabase

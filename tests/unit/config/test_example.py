@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 from inferd.config.load import parse_config
-from inferd.config.schema import Config, Section, section_in
+from inferd.config.schema import Config, section_in
+from inferd.config.section import Section
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = (ROOT / "inferd.example.toml").read_text()

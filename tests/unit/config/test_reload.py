@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from inferd.config import reload
 from inferd.config.locate import KeyPath, show_path
 from inferd.config.reload import Change, diff, needing_restart
-from inferd.config.schema import Config, Model, Section, section_in
+from inferd.config.schema import Config, Model, section_in
+from inferd.config.section import Section
 
 RAW: dict[str, Any] = {
     "server": {},

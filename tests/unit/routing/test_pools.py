@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from inferd.config.schema import Model, Team, Version
+from inferd.config.schema import Model, Team
+from inferd.config.version import Version
 from inferd.errors import ModelNotAllowed, UnknownModel
 from inferd.inference import Caller
 from inferd.routing.pools import Pools

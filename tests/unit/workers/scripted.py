@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from inferd import clock
-from inferd.config.schema import EngineOptions, Workers
+from inferd.config.version import EngineOptions, Workers
 from inferd.inference import Usage
 from inferd.metrics import Metrics
 from inferd.workers import place

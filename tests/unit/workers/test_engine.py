@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from inferd.config.schema import EngineOptions, Workers
+from inferd.config.version import EngineOptions, Workers
 from inferd.errors import ProvisionError
 from inferd.workers import engine
 from inferd.workers.engine import Counters, Loads

@@ -1,0 +1,257 @@
+"""What one inferd is made of: builds every owner, connects their callbacks, applies a reload.
+
+Owns the current config. It starts nothing: `app.py` opens what must be open before, runs the
+services that are named here, and decides when they end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from inferd import logs
+from inferd.api.access import Access
+from inferd.api.admin import AdminApi
+from inferd.api.inference_endpoint import InferenceEndpoint
+from inferd.api.key_admin import KeyAdmin
+from inferd.api.models import Models
+from inferd.api.node_admin import NodeAdmin
+from inferd.api.node_routes import NodeApi
+from inferd.api.operations import OPERATIONS
+from inferd.api.probes import Probes
+from inferd.api.routes import admin_app, public_app
+from inferd.clock import monotonic, utc_now_us
+from inferd.config.load import LoadedConfig, load_config
+from inferd.config.reload import Change, TeamRemoved, diff, needing_restart
+from inferd.dispatch import Dispatch
+from inferd.errors import ConfigError, ProvisionError
+from inferd.fleet import Fleet
+from inferd.provision.check_files import check_files
+from inferd.provision.environment import EngineEnvironment
+from inferd.quota.buckets import Buckets
+from inferd.quota.estimate import Estimator
+from inferd.quota.keys import KeyIndex
+from inferd.routing.pools import Pools
+from inferd.settlement import Ledger
+from inferd.storage import balances
+from inferd.storage.usage import record
+from inferd.workers.spec import pools_from_config
+from inferd.workers.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from starlette.types import ASGIApp
+
+    from inferd.config.schema import Config, Targets
+    from inferd.metrics import Metrics
+    from inferd.storage.database import Database
+    from inferd.workers.base import WorkerBase
+    from inferd.workers.states import WorkerState
+
+LAG_LOOK_S: Final = 0.5
+BALANCES_SAVED_S: Final = 10.0
+"""What teams spent after the last save is forgotten by a crash, not by an orderly end."""
+
+log = logging.getLogger(__name__)
+
+
+def engine_environment(loaded: LoadedConfig) -> EngineEnvironment:
+    """The engine's environment; what it lacks is an error only if a worker is to run in it.
+
+    Raises:
+        ProvisionError, ConfigError: a worker could not be started.
+    """
+    environment = EngineEnvironment(loaded.resolve(loaded.config.engine.environment))
+    versions = [version for model in loaded.config.models for version in model.versions]
+    if any(version.weights and version.workers.count for version in versions):
+        if problems := environment.problems(deep=False):
+            raise ProvisionError("\n".join(problems))
+        if problems := check_files(loaded):
+            raise ConfigError(problems)
+    return environment
+
+
+class Node:
+    """The owners of one process, by name."""
+
+    def __init__(
+        self,
+        loaded: LoadedConfig,
+        *,
+        environment: EngineEnvironment,
+        db: Database,
+        keys: KeyIndex,
+        metrics: Metrics,
+        watch: Callable[[WorkerBase, WorkerState, WorkerState], None] | None = None,
+    ) -> None:
+        """Every owner, in the order in which they know each other.
+
+        `watch` is called synchronously whenever a worker changes; it must not block.
+        """
+        self.loaded = loaded
+        self.db = db
+        self.keys = keys
+        self.metrics = metrics
+        self.started_us = utc_now_us()
+        self.stopping = False
+        """Set once, by whoever ends the process."""
+        rng = random.Random()
+        config = loaded.config
+        post = partial(record, db)
+        self.pools = Pools(config.models)
+        self.access = Access(keys, self.pools, config.teams)
+        self.buckets = Buckets(config.teams, monotonic())
+        self.estimator = Estimator()
+        self.fleet = Fleet(metrics=metrics, record=post, rng=rng)
+        self.fleet.apply(config.models)
+        self.fleet.watch = watch
+        self.ledger = Ledger(
+            buckets=self.buckets,
+            estimator=self.estimator,
+            metrics=metrics,
+            targets_of=self._targets_of,
+            record=post,
+        )
+        self.dispatch = Dispatch(
+            ledger=self.ledger,
+            schedulers=self.fleet.schedulers,
+            clients=self.fleet.clients,
+            weight_of=self.access.weight,
+        )
+        self.supervisor = Supervisor(
+            self.fleet,
+            metrics=metrics,
+            environment=environment,
+            folder=loaded.resolve(config.server.state_dir) / "workers",
+            leases_of=self.fleet.leases_of,
+            rng=rng,
+        )
+        self.supervisor.apply(pools_from_config(loaded))
+
+    @property
+    def config(self) -> Config:
+        return self.loaded.config
+
+    def public_app(self) -> ASGIApp:
+        """What teams reach."""
+        endpoints = [
+            InferenceEndpoint(
+                operation,
+                access=self.access,
+                dispatch=self.dispatch,
+                buckets=self.buckets,
+                estimator=self.estimator,
+                server=self.config.server,
+            )
+            for operation in OPERATIONS
+        ]
+        models = Models(self.access, self.fleet.pool_state, self.started_us // 1_000_000)
+        count = self.metrics.http_request
+        return public_app(endpoints, models, self._probes(), count, self.config.server.cors_origins)
+
+    def admin_app(self, admin_key: str) -> ASGIApp:
+        """What admins and ops reach."""
+        keys = AdminApi(KeyAdmin(self.keys, lambda: self.config))
+        node = NodeApi(NodeAdmin(self))
+        return admin_app(keys, node, self._probes(), admin_key, self.metrics.http_request)
+
+    def _probes(self) -> Probes:
+        return Probes(self.readiness, self._exposition)
+
+    def background(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
+        """The services beside the servers, the workers and the database writer, by name.
+
+        They run from the start until the last request has ended, and are then cancelled.
+        """
+        return [
+            ("loop lag meter", self._measure_lag()),
+            ("balance keeper", self._keep_balances()),
+        ]
+
+    async def restore(self) -> None:
+        """What outlives the process: the teams' balances."""
+        self.buckets.restore(await balances.load(self.db, utc_now_us()), monotonic())
+
+    def save(self) -> None:
+        """Post what the next start restores."""
+        balances.save(self.db, self.buckets.balances(monotonic()), utc_now_us())
+
+    async def reload(self) -> list[Change]:
+        """Apply the file as it is now, or nothing of it.
+
+        Raises:
+            ConfigError: the file is wrong, or one of its changes needs a restart.
+        """
+        try:
+            # Model folders may lie on a slow disk: they are looked at off the loop.
+            loaded = await asyncio.to_thread(self._read_again)
+            changes = self._changes_to(loaded)
+        except ConfigError as error:
+            self.metrics.config_reloads["refused"].inc()
+            log.error("reload refused, nothing was changed: %s", error.message)  # noqa: TRY400 - theirs
+            raise
+        self.loaded = loaded
+        config = loaded.config
+        logs.set_level(config.logs.level)
+        self.fleet.apply(config.models)
+        self.pools.update(config.models)
+        self.access.update(config.teams)
+        self.buckets.update(config.teams, monotonic())
+        self.keys.set_teams(team.name for team in config.teams)
+        for change in changes:
+            if isinstance(change, TeamRemoved):
+                self.metrics.forget_team(change.team.name)
+        self.supervisor.apply(pools_from_config(loaded))
+        self.metrics.config_reloads["applied"].inc()
+        log.info("reload applied", extra={"changes": [type(change).__name__ for change in changes]})
+        return changes
+
+    def _read_again(self) -> LoadedConfig:
+        loaded = load_config(self.loaded.path)
+        if problems := check_files(loaded):
+            raise ConfigError(problems)
+        return loaded
+
+    def _changes_to(self, loaded: LoadedConfig) -> list[Change]:
+        """What differs from the present config, which may have changed since the file was read."""
+        if self.stopping:
+            raise ConfigError(["inferd is stopping: the file counts from its next start on"])
+        changes = diff(self.config, loaded.config)
+        if refused := [str(change) for change in needing_restart(changes)]:
+            raise ConfigError(refused)
+        return changes
+
+    def readiness(self) -> tuple[bool, dict[str, Any]]:
+        """Whether requests are taken here, and the state of each pool."""
+        pools = {pool: self.fleet.pool_state(pool) for pool in self.pools.ids}
+        ready = self.fleet.ready and not self.stopping
+        status = "stopping" if self.stopping else "ready" if ready else "no worker is ready"
+        return ready, {"status": status, "pools": pools}
+
+    async def _keep_balances(self) -> None:
+        while True:
+            await asyncio.sleep(BALANCES_SAVED_S)
+            self.save()
+
+    async def _measure_lag(self) -> None:
+        while True:
+            due = monotonic() + LAG_LOOK_S
+            await asyncio.sleep(LAG_LOOK_S)
+            self.metrics.loop_lag_s.observe(max(0.0, monotonic() - due))
+
+    def _targets_of(self, name: str) -> Targets | None:
+        return next((m.targets for m in self.config.models if m.name == name), None)
+
+    def _exposition(self) -> bytes:
+        self.fleet.refresh_metrics()
+        self.metrics.writer_queue_depth.set(self.db.queued)
+        for team in self.buckets.snapshot(monotonic()):
+            if team.tokens is not None:
+                self.metrics.team[team.team].bucket_balance_tokens.set(team.tokens.balance)
+            elif team.team in self.metrics.team:  # its limit was taken away
+                self.metrics.forget_team(team.team)
+        return self.metrics.exposition()
