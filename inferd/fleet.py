@@ -24,6 +24,7 @@ from inferd.workers.base import WorkerBase
 from inferd.workers.client import WorkerClient
 from inferd.workers.engine import Loads
 from inferd.workers.states import WorkerState
+from inferd.workers.watchdog import NOTHING, Expectation
 
 STARTING: Final = frozenset({WorkerState.SPAWNING, WorkerState.LOADING, WorkerState.WARMING})
 Watch = Callable[[WorkerBase, WorkerState, WorkerState], None]
@@ -117,6 +118,25 @@ class Fleet:
                 error_code=None,
             )
         )
+
+    def suspected(self, worker: WorkerBase, *, suspected: bool) -> None:
+        """One that seems to hang gets no new requests while another one can take them."""
+        scheduler = self.schedulers.get(worker.pool)
+        if scheduler is None or worker.state is not WorkerState.READY:
+            return
+        if not suspected:
+            scheduler.target_up(worker.id, worker.inflight_max)
+        elif set(scheduler.ready_targets) - {worker.id}:
+            scheduler.target_draining(worker.id)
+
+    def expected(self, worker_id: str) -> Expectation:
+        """What a worker's work should take, by what its pool has learnt."""
+        worker = self.workers.get(worker_id)
+        scheduler = None if worker is None else self.schedulers.get(worker.pool)
+        if scheduler is None:
+            return NOTHING
+        work = scheduler.work_of(worker_id)
+        return Expectation(work.backlog_s, work.again_s, work.step_s)
 
     def leases_of(self, worker_id: str) -> int:
         """Leases that a worker holds now; 0 for one that is no target."""

@@ -128,6 +128,7 @@ class Node:
             environment=environment,
             folder=loaded.resolve(config.server.state_dir) / "workers",
             leases_of=self.fleet.leases_of,
+            expected=self.fleet.expected,
             rng=rng,
         )
         self.supervisor.apply(pools_from_config(loaded))

@@ -16,6 +16,7 @@ from inferd.config.reload import (
     VersionAdded,
     VersionChanged,
     VersionRemoved,
+    WatchdogChanged,
     WorkerCountChanged,
     WorkerSettingsChanged,
 )
@@ -58,8 +59,11 @@ def _of_a_version(change: Change) -> str:
         case WorkerCountChanged(model, version, before, after):
             then = "more start" if after > before else "those too many drain and stop"
             return f"{model}@{version}: workers {before} -> {after}; {then}"
-        case WorkerSettingsChanged(model, version, before, after):
-            return f"{model}@{version}: workers: {_differences(before, after)}"
+        case WorkerSettingsChanged(model, version, before, after) | WatchdogChanged(
+            model, version, before, after
+        ):
+            what = "watchdog" if isinstance(change, WatchdogChanged) else "workers"
+            return f"{model}@{version}: {what}: {_differences(before, after)}"
         case AttachedAdded(model, version, attached):
             return f"{model}@{version}: attached worker {attached.url} is added"
         case AttachedRemoved(model, version, attached):
@@ -68,7 +72,7 @@ def _of_a_version(change: Change) -> str:
             return str(change)
 
 
-_TOLD_ON_THEIR_OWN = frozenset({"versions", "workers", "attached", "count"})
+_TOLD_ON_THEIR_OWN = frozenset({"versions", "workers", "watchdog", "attached", "count"})
 
 
 def _differences(before: Section, after: Section) -> str:

@@ -16,6 +16,7 @@ from inferd.config.locate import KeyPath, show_path
 from inferd.config.schema import Config, Logs, Model, Team
 from inferd.config.section import Section
 from inferd.config.version import AttachedWorker, Version, Workers
+from inferd.config.watchdog import Watchdog
 
 Reload = Literal["live", "drain", "restart"]
 
@@ -122,6 +123,16 @@ class WorkerSettingsChanged(Change):
 
 
 @dataclass(frozen=True, slots=True)
+class WatchdogChanged(Change):
+    """When its workers are given up, from the next look on. No worker is replaced."""
+
+    model: str
+    version: str
+    before: Watchdog
+    after: Watchdog
+
+
+@dataclass(frozen=True, slots=True)
 class AttachedAdded(Change):
     model: str
     version: str
@@ -164,6 +175,7 @@ ORDER: Final[tuple[type[Change], ...]] = (
     ModelChanged,
     VersionChanged,
     WorkerSettingsChanged,
+    WatchdogChanged,
     WorkerCountChanged,
     TeamAdded,
     TeamChanged,
@@ -241,7 +253,7 @@ def _version_changes(old: Model, new: Model) -> Iterator[Change]:
             yield VersionAdded(new.name, version)
             continue
         was = before[name]
-        changed = set(_changed_keys(was, version)) - {"workers", "attached"}
+        changed = set(_changed_keys(was, version)) - {"workers", "watchdog", "attached"}
         if changed or (restarted and version.weights is not None):
             yield VersionChanged(new.name, was, version)
         yield from _worker_changes(new.name, was, version)
@@ -255,6 +267,8 @@ def _worker_changes(model: str, before: Version, after: Version) -> Iterator[Cha
     changed = set(_changed_keys(before.workers, after.workers))
     if changed - {"count"}:
         yield WorkerSettingsChanged(model, name, before.workers, after.workers)
+    if before.watchdog != after.watchdog:
+        yield WatchdogChanged(model, name, before.watchdog, after.watchdog)
     if "count" in changed:
         yield WorkerCountChanged(model, name, before.workers.count, after.workers.count)
     for attached in after.attached:

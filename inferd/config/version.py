@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from inferd.config.section import CHECKSUM, URL, VARIABLE, Folder, Name, Seconds, Section
+from inferd.config.watchdog import Watchdog
 
 
 class EngineOptions(Section):
@@ -95,6 +96,9 @@ class Version(Section):
     engine: EngineOptions = Field(default_factory=EngineOptions, description="how SGLang is run")
     workers: Workers = Field(
         default_factory=Workers, description="how many; none where there are no weights"
+    )
+    watchdog: Watchdog = Field(
+        default_factory=Watchdog, description="when one of its workers is given up"
     )
     attached: tuple[AttachedWorker, ...] = Field(
         (), max_length=64, description="workers run by someone else"

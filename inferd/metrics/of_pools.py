@@ -29,6 +29,9 @@ class WorkerMetrics:
     inflight_requests: Gauge
     kv_utilization: Gauge
     aborts: Bound[str, Counter]  # by outcome
+    watchdog: Bound[str, Counter]  # by decision
+    silence_s: Gauge
+    resident_bytes: Gauge
     state: Bound[str, Gauge]  # by state: 1 for the one it is in
     transitions: Bound[str, Counter]  # by the state entered
 
@@ -88,6 +91,17 @@ class OfPools(Declarations):
         self._aborts = self._counter(
             "inferd_aborts", "worker outcome", "Requests that a worker was told to abort."
         )
+        self._watchdog = self._counter(
+            "inferd_watchdog_decisions", "worker decision", "What the watchdog decided."
+        )
+        self._silence_s = self._gauge(
+            "inferd_worker_silence_seconds",
+            "worker",
+            "Since a busy worker last got on.",
+        )
+        self._resident_bytes = self._gauge(
+            "inferd_worker_resident_bytes", "worker", "Memory that a worker's processes hold."
+        )
         worker_start = self._histogram(
             "inferd_worker_start_seconds", "phase", "Spent in a phase of a start.", START
         )
@@ -104,6 +118,8 @@ class OfPools(Declarations):
             self._outstanding_tokens,
             self._inflight_requests,
             self._kv_utilization,
+            self._silence_s,
+            self._resident_bytes,
             self._worker_state,
         ):
             gauge.remove_by_labels({"worker": worker_id})
@@ -123,6 +139,9 @@ class OfPools(Declarations):
             inflight_requests=self._inflight_requests.labels(worker_id),
             kv_utilization=self._kv_utilization.labels(worker_id),
             aborts=Bound(partial(self._aborts.labels, worker_id)),
+            watchdog=Bound(partial(self._watchdog.labels, worker_id)),
+            silence_s=self._silence_s.labels(worker_id),
+            resident_bytes=self._resident_bytes.labels(worker_id),
             state=Bound(partial(self._worker_state.labels, worker_id)),
             transitions=Bound(partial(self._worker_transitions.labels, worker_id)),
         )

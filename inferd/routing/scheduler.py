@@ -27,6 +27,7 @@ from inferd.routing.placement import Placement, Wait
 from inferd.routing.serving import Serving
 from inferd.routing.snapshot import SchedulerSnapshot, snapshot
 from inferd.routing.ticket import Ticket
+from inferd.routing.work import NO_WORK, Work, work_of
 
 LOOK_PAST_MAX: Final = 48
 """Tickets that one pump may look past because they cannot be granted now."""
@@ -140,6 +141,11 @@ class Scheduler(LeaseOwner):
         """Leases open on a target; 0 if it is not there."""
         target = self._load.get(target_id)
         return target.leases if target else 0
+
+    def work_of(self, target_id: str) -> Work:
+        """How long its present work should take a target; nothing if it is not there."""
+        target = self._load.get(target_id)
+        return work_of(target, self._account.conditions.cost) if target else NO_WORK
 
     def outstanding(self, target_id: str) -> int:
         """Tokens claimed on a target; 0 if it is not there."""

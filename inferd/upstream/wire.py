@@ -65,7 +65,8 @@ class Connection(asyncio.Protocol):
         self.headers: dict[bytes, bytes] = {}
         self.head_seen = False
         self.whole = False
-        self.received = False
+        self.reads = 0
+        """How often bytes of the answer came."""
         self._keep_alive = False
         self.when_whole: Callable[[Connection], None] | None = None
         self.error: UpstreamError | None = None
@@ -131,12 +132,12 @@ class Connection(asyncio.Protocol):
         if self.head_seen and not self._has_length():
             self.whole = True
         else:
-            what = "in the middle of its answer" if self.received else "before it answered"
+            what = "in the middle of its answer" if self.reads else "before it answered"
             self.error = WorkerUnreachable(f"The worker closed the connection {what}.")
         self._wake()
 
     def data_received(self, data: bytes) -> None:
-        self.received = True
+        self.reads += 1
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
@@ -197,6 +198,21 @@ class Exchange:
         return self._connection.whole and not self._connection.has_bytes()
 
     @property
+    def reads(self) -> int:
+        """How often bytes of the answer have come from the worker."""
+        return self._connection.reads
+
+    @property
+    def unread(self) -> bool:
+        """Bytes have come that nobody has read yet: it is not the worker that is waited for."""
+        return self._connection.has_bytes()
+
+    @property
+    def begun(self) -> bool:
+        """The answer's head has come."""
+        return self._connection.head_seen
+
+    @property
     def failed(self) -> bool:
         """The worker was lost, or somebody called `fail`."""
         return self._connection.error is not None
@@ -212,7 +228,7 @@ class Exchange:
         """
         while not self._connection.head_seen:
             if self._connection.error is not None:
-                if not self._reused or self._failed or self._connection.received:
+                if not self._reused or self._failed or self._connection.reads:
                     raise self._connection.error
                 self._reused = False
                 self._send_again(await self._pool.connect())

@@ -20,7 +20,9 @@ from inferd.metrics import Metrics
 from inferd.workers import engine
 from inferd.workers.client import OK, WorkerClient
 from inferd.workers.gpus import Gpus
+from inferd.workers.spec import AttachedSpec, WorkerSpec
 from inferd.workers.states import Observer, WorkerState, move
+from inferd.workers.watchdog import NOTHING, Expectation
 from inferd.workers.weights_check import WeightsCheck
 
 LEASES_LOOK_S: Final = 0.05
@@ -42,6 +44,8 @@ class Node:
     """How many leases a worker id holds now; asked when draining."""
     gpus: Gpus = field(default_factory=Gpus.of_this_node)
     weights: WeightsCheck = field(default_factory=WeightsCheck)
+    expected: Callable[[str], Expectation] = lambda _: NOTHING
+    """What a worker's work should take; asked by its watchdog."""
 
 
 class WorkerBase:
@@ -122,6 +126,18 @@ class WorkerBase:
         """
         by = clock.monotonic() + deadline_s
         self._drain_by = by if self._drain_by is None else min(by, self._drain_by)
+        self._woken.set()
+
+    @property
+    def last_lines(self) -> list[str]:
+        """The end of the engine's output, if it is ours."""
+        return []
+
+    def respec(self, spec: WorkerSpec | AttachedSpec) -> None:
+        """From now on the limits of `spec`, whose engine is the one that runs here."""
+
+    def wake(self) -> None:
+        """Something has happened that its life must look at now."""
         self._woken.set()
 
     async def run(self) -> None:

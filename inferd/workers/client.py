@@ -48,6 +48,18 @@ class Abandoned:
     settle: Callable[[], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Debt:
+    """What a worker owes its open exchanges."""
+
+    owed: int
+    """Answers that wait for it; not those that wait for a slow client of ours."""
+    begun: int
+    """Of those, answers whose head has come."""
+    heard: int
+    """Reads of answers since the beginning: it only grows."""
+
+
 class WorkerClient:
     """HTTP to one worker.
 
@@ -75,6 +87,7 @@ class WorkerClient:
         self._running = False
         self._failure: UpstreamError | None = None
         self._failures = 0
+        self._heard = 0
         self._closed = False
         self.on_abort: Callable[[bool], None] | None = None
         """Told of every abort whether the engine confirmed it."""
@@ -99,17 +112,31 @@ class WorkerClient:
             yield exchange
         finally:
             if exchange in self._open:
-                self._open.discard(exchange)
+                self._forget(exchange)
                 exchange.close()
 
     def abandon(self, left: Abandoned) -> None:
         """Take over an exchange in the middle of its answer. Synchronous; never fails."""
-        self._open.discard(left.exchange)
+        self._forget(left.exchange)
         if not self._running or self._abandoned.full():
             left.exchange.close()
             left.settle()
             return
         self._abandoned.put_nowait(left)
+
+    def debt(self) -> Debt:
+        """What the worker owes now, and how much has come from it so far."""
+        waiting = [exchange for exchange in self._open if not exchange.unread]
+        return Debt(
+            owed=len(waiting),
+            begun=sum(exchange.begun for exchange in waiting),
+            heard=self._heard + sum(exchange.reads for exchange in self._open),
+        )
+
+    def _forget(self, exchange: Exchange) -> None:
+        if exchange in self._open:
+            self._open.remove(exchange)
+            self._heard += exchange.reads
 
     def fail_all(self, error: UpstreamError) -> None:
         """Every exchange that is open or being opened ends with `error`."""

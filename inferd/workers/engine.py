@@ -11,7 +11,7 @@ import os
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -24,11 +24,14 @@ from inferd.inference import ModelKind
 from inferd.workers.gpus import VISIBLE
 from inferd.workers.process import Program
 from inferd.workers.spec import WorkerSpec
+from inferd.workers.watchdog import RankReport
 
 HOST: Final = "127.0.0.1"
 READY_PATH: Final = "/ready"
 LOADS_PATH: Final = "/v1/loads?include=core"
 METRICS_PATH: Final = "/metrics"
+HEALTH_PATH: Final = "/health"
+"""Makes a token when idle, and takes a second: to be asked rarely."""
 MODELS_PATH: Final = "/v1/models"
 INFO_PATH: Final = "/model_info"
 EMBEDDED_MAX: Final = 2_048
@@ -63,6 +66,7 @@ class Loads:
     waiting: int
     used_tokens: int
     total_tokens: int
+    ranks: tuple[RankReport, ...] = field(default=(), compare=False)
 
     @property
     def kv_utilization(self) -> float:
@@ -224,6 +228,13 @@ def parse_loads(body: bytes) -> Loads | None:
             waiting=sum(int(rank["num_waiting_reqs"]) for rank in ranks),
             used_tokens=sum(int(rank["num_used_tokens"]) for rank in ranks),
             total_tokens=sum(int(rank["max_total_num_tokens"]) for rank in ranks),
+            ranks=tuple(
+                RankReport(
+                    at=float(rank.get("timestamp", 0)),
+                    busy=bool(rank["num_running_reqs"] or rank["num_waiting_reqs"]),
+                )
+                for rank in ranks
+            ),
         )
     except (ValueError, TypeError, KeyError):
         return None

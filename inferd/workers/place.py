@@ -27,6 +27,8 @@ HOUR_S: Final = 3_600.0
 HEALTHY_S: Final = 60.0
 """A worker that was READY for so long had started well: the next wait is the shortest again."""
 DOUBLINGS_MAX: Final = 32
+LINE_CHARS_MAX: Final = 200
+"""Of a line of output that a reason repeats."""
 
 
 class Place:
@@ -77,6 +79,8 @@ class Place:
         """From the next life on, `spec`; a running worker makes room when `replace` says so."""
         differs = spec != self._wanted
         self._pool, self._wanted, self._drain_s = pool, spec, drain_s
+        if not self.outdated:
+            self.worker.respec(spec)
         if differs and self.worker.state is WorkerState.FAILED:
             self.replace()
 
@@ -144,6 +148,10 @@ class Place:
                 f"given up after {number - 1} restarts within an hour: remove the cause, then"
                 " restart it or reload a changed configuration"
             )
+            if self.worker.last_lines:
+                self.worker.outlook += "; the end of its output: " + " | ".join(
+                    line.strip()[:LINE_CHARS_MAX] for line in self.worker.last_lines
+                )
             log.error("worker %s: %s", self.id, self.worker.outlook, extra={"worker": self.id})
             await self._woken.wait()
             return

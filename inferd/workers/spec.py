@@ -13,12 +13,13 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from inferd.config.load import LoadedConfig
 from inferd.config.schema import Model
 from inferd.config.version import AttachedWorker, EngineOptions, Version, Workers
+from inferd.config.watchdog import Watchdog
 from inferd.inference import ModelKind
 
 
@@ -38,6 +39,7 @@ class WorkerSpec:
     kind: ModelKind = ModelKind.CHAT
     dimensions: tuple[int, ...] = ()
     """Sizes of an embedding that may be asked for; empty: only the model's own."""
+    watchdog: Watchdog = field(default_factory=Watchdog)
 
     @property
     def spec_hash(self) -> str:
@@ -155,6 +157,7 @@ def _worker(
         secrets=secrets,
         kind=ModelKind(model.kind),
         dimensions=model.dimensions,
+        watchdog=version.watchdog,
     )
 
 

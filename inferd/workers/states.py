@@ -63,6 +63,9 @@ class Observer(Protocol):
     def warmed(self, worker: WorkerBase, usage: Usage, ttft_s: float, tpot_s: float) -> None:
         """`worker` has answered its warm-up prompts: what they cost and how fast it was."""
 
+    def suspected(self, worker: WorkerBase, *, suspected: bool) -> None:
+        """Whether `worker` seems to hang: not sure enough to end it, too likely to be sent more."""
+
 
 def move(worker: WorkerBase, to: WorkerState, reason: str = "") -> None:
     """Change a worker's state, then tell the observer, the metrics and the log, in that order.

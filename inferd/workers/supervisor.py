@@ -22,6 +22,7 @@ from inferd.workers.gpus import Gpus
 from inferd.workers.place import Place
 from inferd.workers.spec import PoolSpec
 from inferd.workers.states import Observer, WorkerState
+from inferd.workers.watchdog import NOTHING, Expectation
 
 __all__ = ["Observer", "Supervisor"]
 
@@ -39,8 +40,11 @@ class Supervisor:
         leases_of: Callable[[str], int],
         rng: random.Random,
         gpus: Gpus | None = None,
+        expected: Callable[[str], Expectation] = lambda _: NOTHING,
     ) -> None:
         """`folder` holds one folder a worker; `leases_of` counts the leases of a worker id.
+
+        `expected` tells what a worker's work should take.
 
         `gpus` are those that engines may have, all that this process may use unless given.
         """
@@ -52,6 +56,7 @@ class Supervisor:
             folder=folder,
             leases_of=leases_of,
             gpus=Gpus.of_this_node() if gpus is None else gpus,
+            expected=expected,
         )
         self._node.gpus.on_release = self._gpus_released
         self._rng = rng
@@ -121,6 +126,9 @@ class Supervisor:
 
     def warmed(self, worker: WorkerBase, usage: Usage, ttft_s: float, tpot_s: float) -> None:
         self._observer.warmed(worker, usage, ttft_s, tpot_s)
+
+    def suspected(self, worker: WorkerBase, *, suspected: bool) -> None:
+        self._observer.suspected(worker, suspected=suspected)
 
     def _gpus_released(self) -> None:
         for place in self._places.values():

@@ -29,8 +29,10 @@ from inferd.workers.gpus import TooFewGpus
 from inferd.workers.load_progress import LoadProgress
 from inferd.workers.output_log import LogReader, OutputLog
 from inferd.workers.process import EngineProcess, ProcessRecord, spawn
-from inferd.workers.spec import WorkerSpec
+from inferd.workers.spec import AttachedSpec, WorkerSpec
 from inferd.workers.states import STARTING, WorkerState, move
+from inferd.workers.vigil import Vigil
+from inferd.workers.vital_signs import Parts
 from inferd.workers.warm_up import WarmUp, warm_up
 
 PROBE_LOOK_S: Final = 0.1
@@ -39,6 +41,8 @@ PROGRESS_LOOK_S_MAX: Final = 5.0
 OUTPUT_LOOK_S: Final = 1.0
 LAST_WORDS_S_MAX: Final = 1.0
 """An engine that fails a request because it is dying is gone within this time."""
+LAST_LINES: Final = 5
+"""Of a worker that is given up, shown with the reason."""
 LET_GO: Final = "let go before it was ready"
 
 
@@ -94,6 +98,14 @@ class Worker(WorkerBase):
     @property
     def progress(self) -> str:
         return self._heard.text if self.state in STARTING else ""
+
+    @property
+    def last_lines(self) -> list[str]:
+        return [line for line in self._heard.lines if line.strip()][-LAST_LINES:]
+
+    def respec(self, spec: WorkerSpec | AttachedSpec) -> None:
+        assert isinstance(spec, WorkerSpec)
+        self.spec = spec
 
     async def run(self) -> None:
         """Live once; returns in STOPPED or FAILED, with nothing of the engine left."""
@@ -246,13 +258,28 @@ class Worker(WorkerBase):
 
     async def _serve(self, process: EngineProcess) -> str | None:
         """READY and DRAINING. Why it failed; None when it was asked to end and has nothing left."""
-        while not (self.draining or self._ended(process)):
+        parts = Parts(process.record.pid)
+        vigil = Vigil(self, parts, lambda: self.spec.watchdog, self._node.expected)
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(vigil.run())
+            failure = await self._serve_watched(process, vigil)
+            watching.cancel()
+        if failure is not None and not self._ended(process):
+            process.hurry()
+        return failure
+
+    async def _serve_watched(self, process: EngineProcess, vigil: Vigil) -> str | None:
+        while not (self.draining or self._ended(process) or vigil.condemned):
             await self._sleep(OUTPUT_LOOK_S)
             if any(map(engine_output.tells_of_death, self._hear())):
                 return engine_output.explain(self._heard.lines)
-        if not self._ended(process):
-            await self._finish_leases(lambda: self._ended(process))
-        return self._last_words(process) if self._ended(process) else None
+            if vigil.outgrown:
+                self.drain(self.spec.workers.drain_s)
+        if not (self._ended(process) or vigil.condemned):
+            await self._finish_leases(lambda: self._ended(process) or bool(vigil.condemned))
+        if self._ended(process):
+            return self._last_words(process)
+        return vigil.condemned or vigil.outgrown or None
 
     def _hear(self, *, last: bool = False) -> list[str]:
         lines = self._reader.read(last=last)

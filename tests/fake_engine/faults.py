@@ -15,6 +15,7 @@ KINDS: dict[str, str] = {
     "slow_load": "seconds; progress (true: a log line ten times on the way)",
     "exit_at_start": "code; times; counter (file that counts the starts); message",
     "orphan": "seconds: starts a child in this session that ignores SIGTERM and outlives us",
+    "parts": "count: starts children called like the engine's own, which do nothing",
     # The whole engine.
     "hang": "accept, never answer; probes (true: /ready, /health and loads still answer)",
     "frozen": "no more tokens for anybody; probes stay healthy",
@@ -39,7 +40,7 @@ KINDS: dict[str, str] = {
     "slow_first": "seconds before the first token",
     "huge": "after; bytes: one frame with that much text",
 }
-PER_REQUEST = frozenset(list(KINDS)[9:])
+PER_REQUEST = frozenset(list(KINDS)[10:])
 
 
 class UnknownFault(ValueError):

@@ -25,6 +25,7 @@ from tests.fake_engine.wire import Server
 DRAIN_POLL_S = 5.0
 DEATH_AFTER_SCHEDULER_S = 6.3
 _LOAD_LINES = 10
+_PART = "import sys; sys.stdin.read()"
 _ORPHAN = "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep({})"
 
 
@@ -46,6 +47,8 @@ def main(arguments: list[str]) -> int:
         return failure
     if orphan := book.find("orphan"):
         _leave_child(orphan)
+    if parts := book.find("parts"):
+        _start_parts(parts.count("count"))
     return uvloop.run(_serve(options, book))
 
 
@@ -68,6 +71,16 @@ def _leave_child(fault: Fault) -> None:
     seconds = fault.number("seconds", 60)
     child = subprocess.Popen([sys.executable, "-c", _ORPHAN.format(seconds)])
     log(f"started child {child.pid}")
+
+
+def _start_parts(count: int) -> None:
+    """Children that end with us: nobody else can write to what they read."""
+    for number in range(count):
+        subprocess.Popen(
+            [f"sglang::scheduler_TP{number}", "-c", _PART],
+            executable=sys.executable,
+            stdin=subprocess.PIPE,
+        )
 
 
 async def _load(options: Options, slow: Fault | None) -> None:

@@ -33,6 +33,18 @@ class ScriptedExchange:
         self._changed = asyncio.Event()
 
     @property
+    def reads(self) -> int:
+        return self._sent
+
+    @property
+    def begun(self) -> bool:
+        return self._sent > 0
+
+    @property
+    def unread(self) -> bool:
+        return bool(self._ready)
+
+    @property
     def failed(self) -> bool:
         return self._error is not None
 

@@ -23,6 +23,7 @@ from inferd.workers.gpus import Gpus
 from inferd.workers.spec import AttachedSpec, PoolSpec, WorkerSpec
 from inferd.workers.states import WorkerState
 from inferd.workers.supervisor import Supervisor
+from inferd.workers.watchdog import NOTHING, Expectation
 from tests.fakes.engines import fake_environment
 
 # The fake engine knows SGLang's flags, but not the file that the key is in.
@@ -61,6 +62,7 @@ class Diary:
 
     changes: list[Change] = field(default_factory=list)
     warm_ups: list[tuple[str, Usage, float, float]] = field(default_factory=list)
+    suspicions: list[bool] = field(default_factory=list)
     written: asyncio.Event = field(default_factory=asyncio.Event)
 
     def worker_changed(self, worker: WorkerBase, before: WorkerState, after: WorkerState) -> None:
@@ -69,6 +71,9 @@ class Diary:
 
     def warmed(self, worker: WorkerBase, usage: Usage, ttft_s: float, tpot_s: float) -> None:
         self.warm_ups.append((worker.id, usage, ttft_s, tpot_s))
+
+    def suspected(self, worker: WorkerBase, *, suspected: bool) -> None:
+        self.suspicions.append(suspected)
 
     def states(self, worker_id: str = ID) -> list[str]:
         return [str(change.after) for change in self.changes if change.worker == worker_id]
@@ -106,10 +111,15 @@ class Rig:
     leases: Leases
     folder: Path
     weights: Path
+    work: dict[str, Expectation] = field(default_factory=dict)
 
     @property
     def worker(self) -> Any:
         return self.supervisor.workers[ID]
+
+    def expect(self, **seconds: float) -> None:
+        """What its work should take, which the pool's cost model says in a whole inferd."""
+        self.work[ID] = Expectation(**seconds)
 
     def spec(self, *faults: dict[str, Any], speed: float = 50.0, **limits: Any) -> WorkerSpec:
         """A worker whose engine has these faults; `limits` are keys of [workers]."""
@@ -168,6 +178,7 @@ def model_folder(path: Path) -> Path:
 async def running(tmp_path: Path, gpus: Gpus | None = None) -> AsyncIterator[Rig]:
     """The supervisor runs; leaving stops it, and with it everything it has started."""
     diary, registry, leases = Diary(), CollectorRegistry(), Leases()
+    work: dict[str, Expectation] = {}
     supervisor = Supervisor(
         diary,
         metrics=Metrics(registry),
@@ -176,9 +187,10 @@ async def running(tmp_path: Path, gpus: Gpus | None = None) -> AsyncIterator[Rig
         leases_of=leases.of,
         rng=random.Random(1),
         gpus=gpus,
+        expected=lambda worker_id: work.get(worker_id, NOTHING),
     )
     weights = model_folder(tmp_path / "model")
     async with asyncio.TaskGroup() as group:
         group.create_task(supervisor.run())
-        yield Rig(supervisor, diary, registry, leases, tmp_path / "workers", weights)
+        yield Rig(supervisor, diary, registry, leases, tmp_path / "workers", weights, work)
         supervisor.stop(0.0)

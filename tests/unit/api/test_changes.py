@@ -81,6 +81,11 @@ CASES: list[tuple[Config, Config, str]] = [
         with_version(workers={"drain_s": 5.0}),
         "chat@1: workers: drain_s 60.0 -> 5.0",
     ),
+    (
+        config(),
+        with_version(watchdog={"act": "log", "silence_s": 20.0}),
+        "chat@1: watchdog: act kill -> log, silence_s 10.0 -> 20.0",
+    ),
     (config(), with_version(attached=(ATTACHED,)), "chat@1: attached worker http://h:1 is added"),
     (
         with_version(attached=(ATTACHED,)),

@@ -23,6 +23,7 @@ HEADINGS = {
     "Version": "[[models.versions]]",
     "EngineOptions": "[models.versions.engine]",
     "Workers": "[models.versions.workers]",
+    "Watchdog": "[models.versions.watchdog]",
     "AttachedWorker": "[[models.versions.attached]]",
     "Team": "[[teams]]",
 }

@@ -63,6 +63,7 @@ NAMED = {
     "models.versions": sections()["Version"],
     "models.versions.engine": sections()["EngineOptions"],
     "models.versions.workers": sections()["Workers"],
+    "models.versions.watchdog": sections()["Watchdog"],
     "models.versions.attached": sections()["AttachedWorker"],
     "teams": sections()["Team"],
 }

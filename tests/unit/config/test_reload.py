@@ -58,6 +58,7 @@ OTHER_VALUES: dict[str, Any] = {
     "extra_args": ("--flag",),
     "env": {"A": "1"},
     "device": "cpu",
+    "act": "log",
     "level": "debug",
     "placement": "least_tokens",
     "priority_max": "batch",

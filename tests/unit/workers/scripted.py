@@ -102,6 +102,9 @@ class Diary:
     def warmed(self, worker: WorkerBase, usage: Usage, ttft_s: float, tpot_s: float) -> None:
         raise AssertionError("scripted workers are not warmed up")
 
+    def suspected(self, worker: WorkerBase, *, suspected: bool) -> None:
+        raise AssertionError("nobody watches scripted workers")
+
     @property
     def serving(self) -> int:
         return sum(worker.state is S.READY for worker in self.workers.values())
