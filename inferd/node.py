@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from inferd.config.schema import Config, Targets
     from inferd.metrics import Metrics
     from inferd.storage.database import Database
+    from inferd.storage.keys import KeyRecord
     from inferd.workers.base import WorkerBase
     from inferd.workers.states import WorkerState
 
@@ -105,6 +106,7 @@ class Node:
         self.pools = Pools(config.models)
         self.access = Access(keys, self.pools, config.teams)
         self.buckets = Buckets(config.teams, monotonic())
+        keys.watch(self._key_changed)
         self.estimator = Estimator()
         self.fleet = Fleet(metrics=metrics, record=post, rng=rng)
         self.fleet.apply(config.models)
@@ -232,6 +234,10 @@ class Node:
         ready = self.fleet.ready and not self.stopping
         status = "stopping" if self.stopping else "ready" if ready else "no worker is ready"
         return ready, {"status": status, "pools": pools}
+
+    def _key_changed(self, key: KeyRecord) -> None:
+        limits = key if key.revoked_us is None else None
+        self.buckets.limit_key(key.team, key.id, limits, monotonic())
 
     async def _keep_balances(self) -> None:
         while True:

@@ -125,14 +125,18 @@ class Settlement:
             self._close()
 
     def reserve(self) -> None:
-        """Claim the request's most possible tokens from its team's buckets.
+        """Claim the request's most possible tokens from the buckets it falls under.
 
         Raises:
             RateLimited: not now. InvalidField: never.
         """
-        buckets = self._ledger.buckets
+        buckets, request = self._ledger.buckets, self._request
         self._reservation = buckets.reserve(
-            self._request.team, self._request.cost_tokens, monotonic()
+            request.team,
+            request.cost_tokens,
+            monotonic(),
+            model=request.pool.rpartition("@")[0],
+            key_id=request.key_id,
         )
 
     def placed(self, lease: Lease, response_id: str) -> None:

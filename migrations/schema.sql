@@ -1,6 +1,6 @@
 -- Generated: the schema after the last migration. Never edited by hand; made with
 -- python -c 'from inferd.storage import migrate; migrate.write_schema()'
-PRAGMA user_version = 3;
+PRAGMA user_version = 4;
 
 CREATE TABLE keys (
     id TEXT PRIMARY KEY,
@@ -14,7 +14,7 @@ CREATE TABLE keys (
     revoked_us INTEGER,
     rotated_us INTEGER,
     previous_hash BLOB UNIQUE CHECK (length(previous_hash) = 32),
-    previous_until_us INTEGER,
+    previous_until_us INTEGER, tokens_per_s INTEGER, burst_tokens INTEGER, requests_per_s REAL, burst_requests INTEGER,
     CHECK ((previous_hash IS NULL) = (previous_until_us IS NULL))
 ) STRICT;
 
@@ -50,10 +50,12 @@ CREATE INDEX requests_by_time ON requests (ts_us);
 
 CREATE INDEX requests_by_team ON requests (team, ts_us);
 
-CREATE TABLE bucket_balances (
+CREATE TABLE "bucket_balances" (
     team TEXT NOT NULL,
+    model TEXT NOT NULL DEFAULT '',
+    key_id TEXT NOT NULL DEFAULT '',
     kind TEXT NOT NULL CHECK (kind IN ('tokens', 'requests')),
     balance REAL NOT NULL,
     at_us INTEGER NOT NULL,
-    PRIMARY KEY (team, kind)
+    PRIMARY KEY (team, model, key_id, kind)
 ) STRICT;

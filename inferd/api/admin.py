@@ -17,8 +17,10 @@ from starlette.routing import Route
 from inferd.api.fields import (
     as_array,
     as_object,
+    integer,
     missing,
     number,
+    only_keys,
     shown,
     string,
     text,
@@ -26,6 +28,13 @@ from inferd.api.fields import (
 )
 from inferd.api.key_admin import Answer, KeyAdmin
 from inferd.api.read_body import read_body
+from inferd.config.limits import (
+    BURST_REQUESTS_MAX,
+    BURST_TOKENS_MAX,
+    REQUESTS_PER_S_MAX,
+    REQUESTS_PER_S_MIN,
+    TOKENS_PER_S_MAX,
+)
 from inferd.errors import InvalidBody
 from inferd.quota.keys import GRACE_S_MAX, LIFE_S_MAX
 
@@ -47,11 +56,26 @@ def _models(value: object, path: str) -> list[str]:
     return [_name(name, f"{path}[{at}]") for at, name in enumerate(names)]
 
 
+_LIMITS: Final[Fields] = {
+    "tokens_per_s": integer(1, TOKENS_PER_S_MAX),
+    "burst_tokens": integer(1, BURST_TOKENS_MAX),
+    "requests_per_s": number(REQUESTS_PER_S_MIN, REQUESTS_PER_S_MAX),
+    "burst_requests": integer(1, BURST_REQUESTS_MAX),
+}
+
+
+def _limits(value: object, path: str) -> dict[str, float]:
+    given = as_object(value, path)
+    only_keys(given, path, frozenset(_LIMITS))
+    return {key: _LIMITS[key](one, f"{path}.{key}") for key, one in given.items()}
+
+
 _CREATE: Final[Fields] = {
     "team": _name,
     "name": string(NAME_CHARS_MAX),
     "expires_s": number(1, LIFE_S_MAX),
     "models": _models,
+    "limits": _limits,
 }
 _ROTATE: Final[Fields] = {"grace_s": number(0, GRACE_S_MAX)}
 _VERIFY: Final[Fields] = {"secret": _name}

@@ -105,7 +105,7 @@ class InferenceEndpoint:
         caller = authenticate(scope["headers"], self._access.keys, utc_now_us())
         record.team, record.key_id = caller.team, caller.key_id
         why: dict[str, str] = {}
-        record.headers = lambda: {**self._buckets.headers(caller.team, monotonic()), **why}
+        record.headers = lambda: {**self._limits(record, caller), **why}
         request = await self._validate(scope, receive, caller, record)
         record.model, record.stream = request.pool, request.stream
         record.priority = request.priority
@@ -139,6 +139,10 @@ class InferenceEndpoint:
         assert route is not None, "parsing resolves the model"
         record.user_hash = parsed.user_hash
         return self._request(parsed, route, caller, record, team.rank)
+
+    def _limits(self, record: RequestRecord, caller: Caller) -> dict[str, str]:
+        model = (record.model or "").rpartition("@")[0]
+        return self._buckets.headers(caller.team, monotonic(), model=model, key_id=caller.key_id)
 
     def _check_kind(self, route: Route) -> None:
         kind = route.limits.kind

@@ -8,10 +8,13 @@ the admin API, times in them whole seconds since the epoch. A secret is only in 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pydantic import ValidationError
+
 from inferd import clock
+from inferd.config.limits import PAIRS, Limits
 from inferd.config.schema import Config, Team
 from inferd.errors import InvalidField, InvalidKey, NotFound
 from inferd.quota.keys import LIFE_S_MAX, KeyIndex, KeyState
@@ -52,8 +55,11 @@ class KeyAdmin:
         name: str = "",
         expires_s: float | None = None,
         models: Sequence[str] | None = None,
+        limits: Mapping[str, float] | None = None,
     ) -> Answer:
         """Make a key that works for `expires_s` seconds (None: always) on `models` (None: all).
+
+        `limits`: its own, beside its team's; keys of `config.limits.Limits`.
 
         Raises InvalidField, Conflict or StorageError.
         """
@@ -65,7 +71,8 @@ class KeyAdmin:
                     f"Invalid 'expires_s': expected 1 to {LIFE_S_MAX} seconds.", param="expires_s"
                 )
             expires_us = clock.utc_now_us() + math.ceil(expires_s * 1_000_000)
-        record, secret = await self._keys.create(team, name, allowed, expires_us)
+        own = _limits(limits or {})
+        record, secret = await self._keys.create(team, name, allowed, expires_us, own)
         return self._key(record) | {"secret": secret}
 
     async def rotate(self, key_id: str, grace_s: float = 0.0) -> Answer:
@@ -129,6 +136,11 @@ class KeyAdmin:
             "name": record.name,
             "prefix": record.prefix,
             "models": None if record.models is None else sorted(record.models),
+            "limits": {
+                key: value
+                for key in Limits.model_fields
+                if (value := getattr(record, key)) is not None
+            },
             "state": self._keys.state(record, now_us),
             "created_at": _seconds(record.created_us),
             "expires_at": _seconds(record.expires_us),
@@ -136,6 +148,21 @@ class KeyAdmin:
             "rotated_at": _seconds(record.rotated_us),
             "previous_secret_until": _seconds(until_us) if in_grace else None,
         }
+
+
+def _limits(given: Mapping[str, float]) -> Limits:
+    for pair in PAIRS:
+        for key, other in (pair, pair[::-1]):
+            if key in given and other not in given:
+                raise InvalidField(
+                    f"Invalid 'limits': {key} needs {other} beside it.", param=f"limits.{other}"
+                )
+    try:
+        return Limits.model_validate(dict(given))
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        path = ".".join(("limits", *(str(part) for part in wrong["loc"])))
+        raise InvalidField(f"Invalid '{path}': {wrong['msg']}.", param=path) from error
 
 
 def _seconds(time_us: int | None) -> int | None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from inferd.config.reload import Change
     from inferd.dispatch import Dispatch
     from inferd.fleet import Fleet
-    from inferd.quota.buckets import Buckets
+    from inferd.quota.buckets import Buckets, PairState
     from inferd.routing.snapshot import TargetSnapshot
     from inferd.workers.base import WorkerBase
     from inferd.workers.supervisor import Supervisor
@@ -137,9 +137,22 @@ class NodeAdmin:
                 "burst_tokens": None if team.tokens is None else int(team.tokens.burst),
                 "outstanding_tokens": team.outstanding_tokens,
                 "outstanding_requests": team.outstanding_requests,
+                "models": {name: _left(pair) for name, pair in team.models.items()},
+                "keys": {key_id: _left(pair) for key_id, pair in team.keys.items()},
             }
             for team in self._node.buckets.snapshot(monotonic())
         ]
+
+
+def _left(pair: PairState) -> dict[str, Any]:
+    """What is left under limits of one model or key."""
+    tokens, requests = pair.tokens, pair.requests
+    return {
+        "tokens_left": None if tokens is None else int(tokens.balance),
+        "burst_tokens": None if tokens is None else int(tokens.burst),
+        "requests_left": None if requests is None else int(requests.balance),
+        "burst_requests": None if requests is None else int(requests.burst),
+    }
 
 
 def _worker(worker: WorkerBase, target: TargetSnapshot | None) -> dict[str, Any]:

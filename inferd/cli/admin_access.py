@@ -6,7 +6,7 @@ Owns that choice. The lock decides, not a guess: who gets it knows that no serve
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -40,6 +40,7 @@ class Admin(Protocol):
         name: str = "",
         expires_s: float | None = None,
         models: Sequence[str] | None = None,
+        limits: Mapping[str, float] | None = None,
     ) -> Answer: ...
     async def rotate(self, key_id: str, grace_s: float = 0.0) -> Answer: ...
     async def revoke(self, key_id: str) -> Answer: ...

@@ -7,7 +7,7 @@ command is the same with and without a server.
 from __future__ import annotations
 
 from codecs import getincrementaldecoder
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -55,8 +55,15 @@ class AdminClient:
         name: str = "",
         expires_s: float | None = None,
         models: Sequence[str] | None = None,
+        limits: Mapping[str, float] | None = None,
     ) -> Answer:
-        body = {"team": team, "name": name, "expires_s": expires_s, "models": models}
+        body = {
+            "team": team,
+            "name": name,
+            "expires_s": expires_s,
+            "models": models,
+            "limits": limits,
+        }
         return await self.call("POST", "keys", body)
 
     async def rotate(self, key_id: str, grace_s: float = 0.0) -> Answer:

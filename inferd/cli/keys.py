@@ -7,6 +7,7 @@ said about it goes to standard error. What is heavy is imported where it is used
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from inferd.cli.admin_access import Admin
 
 Key = dict[str, Any]
+
+BURST_S = 60
+"""Seconds of refill that a bucket holds if its size is not given."""
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing on standard error.")]
 TeamName = Annotated[str, typer.Option("--team", help="A team of inferd.toml.")]
@@ -34,7 +38,7 @@ def register(parent: typer.Typer) -> None:
 
 
 @app.command()
-def create(
+def create(  # noqa: PLR0917 - options, given by name
     team: TeamName,
     name: KeyName = "",
     expires: Annotated[
@@ -43,17 +47,38 @@ def create(
     models: Annotated[
         str | None, typer.Option(help="Only these models, as a,b; else all of the team.")
     ] = None,
+    tokens_per_s: Annotated[
+        int | None, typer.Option(min=1, help="Refill of its own token bucket.")
+    ] = None,
+    burst_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Size of that bucket; default: a minute of refill.")
+    ] = None,
+    requests_per_s: Annotated[
+        float | None, typer.Option(min=1e-6, help="Refill of its own request bucket.")
+    ] = None,
+    burst_requests: Annotated[
+        int | None, typer.Option(min=1, help="Size of that bucket; default: a minute of refill.")
+    ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
     config: ConfigPath = CONFIG,
 ) -> None:
-    """Make a key. Its secret is shown this once: inferd keeps only a hash of it."""
+    """Make a key. Its secret is shown this once: inferd keeps only a hash of it.
+
+    Limits of its own hold beside those of its team: a request must fit all of them.
+    """
     from inferd.cli.admin_access import run
 
     expires_s = _seconds(expires, "--expires")
     names = None if models is None else [name.strip() for name in models.split(",")]
+    limits = {
+        **_pair("tokens_per_s", tokens_per_s, "burst_tokens", burst_tokens),
+        **_pair("requests_per_s", requests_per_s, "burst_requests", burst_requests),
+    }
     key = run(
-        config, "inferd keys create", lambda admin: admin.create(team, name, expires_s, names)
+        config,
+        "inferd keys create",
+        lambda admin: admin.create(team, name, expires_s, names, limits or None),
     )
     _show_secret(key, f"Key {key['id']} for team {team} is made.", as_json=as_json, quiet=quiet)
 
@@ -149,6 +174,18 @@ def _show_secret(key: Key, said: str, *, as_json: bool, quiet: bool) -> None:
     if not quiet:
         typer.echo(f"{said} This is shown once, so keep it now:", err=True)
     typer.echo(key["secret"])
+
+
+def _pair(rate: str, per_s: float | None, burst: str, size: int | None) -> dict[str, float]:
+    """A limit as the admin API takes it."""
+    if per_s is None:
+        if size is not None:
+            option = "--" + rate.replace("_", "-")
+            raise typer.BadParameter(
+                f"needs {option} beside it.", param_hint="--" + burst.replace("_", "-")
+            )
+        return {}
+    return {rate: per_s, burst: size or max(1, math.ceil(per_s * BURST_S))}
 
 
 def _seconds(text: str | None, option: str) -> float | None:

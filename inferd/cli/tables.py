@@ -27,7 +27,9 @@ def plain_console(width: int | None = None) -> Console:
 
 def key_table(keys: Iterable[dict[str, Any]]) -> Table:
     """Keys without their secrets: `prefix` is what a secret begins with."""
-    table = _table("id", "team", "name", "secret", "models", "state", "created", "expires")
+    table = _table(
+        "id", "team", "name", "secret", "models", "limits", "state", "created", "expires"
+    )
     for key in keys:
         state = key["state"].replace("_", " ")
         if key["previous_secret_until"] is not None:
@@ -38,6 +40,7 @@ def key_table(keys: Iterable[dict[str, Any]]) -> Table:
             key["name"],
             f"{key['prefix']}…",
             _names(key["models"]),
+            _limits(key["limits"]),
             state,
             _time(key["created_at"]),
             "never" if key["expires_at"] is None else _time(key["expires_at"]),
@@ -52,8 +55,8 @@ def team_table(teams: Iterable[dict[str, Any]]) -> Table:
             team["name"],
             str(team["weight"]),
             _names(team["models"]),
-            _limit(team["tokens_per_s"], team["burst_tokens"]),
-            _limit(team["requests_per_s"], team["burst_requests"]),
+            _lines(team, "tokens"),
+            _lines(team, "requests"),
             team["priority_max"],
             str(team["active_keys"]),
         )
@@ -76,6 +79,28 @@ def _limit(rate: float | None, burst: int | None) -> str:
     if rate is None:
         return "no limit"
     return f"{rate:,}" if burst is None else f"{rate:,} (burst {burst:,})"
+
+
+def _limits(limits: dict[str, Any]) -> str:
+    """A key's own, in one cell."""
+    kinds = ("tokens", "requests")
+    return "; ".join(
+        f"{kind}/s {_limit(limits[f'{kind}_per_s'], limits[f'burst_{kind}'])}"
+        for kind in kinds
+        if f"{kind}_per_s" in limits
+    )
+
+
+def _lines(team: dict[str, Any], kind: str) -> str:
+    """A team's limit of a kind, then those on single models, one a line."""
+    rate, burst = f"{kind}_per_s", f"burst_{kind}"
+    lines = [_limit(team[rate], team[burst])]
+    lines += [
+        f"{one['model']}: {_limit(one[rate], one[burst])}"
+        for one in team["limits"]
+        if one[rate] is not None
+    ]
+    return "\n".join(lines)
 
 
 def _time(seconds: int) -> str:

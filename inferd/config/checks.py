@@ -11,6 +11,7 @@ from itertools import chain
 from urllib.parse import urlsplit
 
 from inferd.config.address import Address, parse_address
+from inferd.config.limits import PAIRS, Limited, LimitsOnModel
 from inferd.config.locate import KeyPath, show_path
 from inferd.config.problems import Problem, did_you_mean
 from inferd.config.schema import Config, Model, Team
@@ -245,13 +246,45 @@ def _team(path: KeyPath, team: Team, config: Config) -> Iterator[Problem]:
         yield Problem(
             (*path, "models"), "the team could use no model: leave it out for every model"
         )
-    for rate, burst in (("tokens_per_s", "burst_tokens"), ("requests_per_s", "burst_requests")):
-        for key, other in ((rate, burst), (burst, rate)):
-            if getattr(team, key) is not None and getattr(team, other) is None:
-                yield Problem((*path, key), f"needs {other} beside it", unless=path)
+    yield from _pairs(path, team)
     usable = [models[name] for name in team.models or models if name in models]
     if team.burst_tokens is not None and usable:
         yield from _smallest_bucket(path, team.burst_tokens, usable)
+    for number, limits in enumerate(team.limits):
+        yield from _model_limits((*path, "limits", number), limits, team, usable)
+        first = next(n for n, one in enumerate(team.limits) if one.model == limits.model)
+        if first < number:
+            at = (*path, "limits", number, "model")
+            yield Problem(
+                at, f'"{limits.model}" has limits already: {show_path((*path, "limits", first))}'
+            )
+
+
+def _pairs(path: KeyPath, limits: Limited) -> Iterator[Problem]:
+    for rate, burst in PAIRS:
+        for key, other in ((rate, burst), (burst, rate)):
+            if getattr(limits, key) is not None and getattr(limits, other) is None:
+                yield Problem((*path, key), f"needs {other} beside it", unless=path)
+
+
+def _model_limits(
+    path: KeyPath, limits: LimitsOnModel, team: Team, usable: list[Model]
+) -> Iterator[Problem]:
+    names = {model.name: model for model in usable}
+    if limits.model not in names:
+        owner = next((m.name for m in usable if limits.model in m.aliases), None)
+        wrong = (
+            f'"{limits.model}" is an alias: name {owner} itself'
+            if owner
+            else f'team {team.name} has no model "{limits.model}"'
+            + did_you_mean(limits.model, names)
+        )
+        yield Problem((*path, "model"), wrong)
+    elif limits.burst_tokens is not None:
+        yield from _smallest_bucket(path, limits.burst_tokens, [names[limits.model]])
+    if all(getattr(limits, rate) is None for rate, _ in PAIRS):
+        yield Problem(path, "limits nothing: set tokens_per_s or requests_per_s", unless=path)
+    yield from _pairs(path, limits)
 
 
 def _smallest_bucket(path: KeyPath, burst_tokens: int, usable: list[Model]) -> Iterator[Problem]:

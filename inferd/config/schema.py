@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import ConfigDict, Field, model_validator
 
+from inferd.config.limits import LimitsOnModel
 from inferd.config.section import ORIGIN, Folder, ModelName, Name, Seconds, Section, Tokens
 from inferd.config.version import Version
 
@@ -161,6 +162,9 @@ class Team(Section):
     )
     priority_max: Literal["interactive", "batch"] = Field(
         "interactive", description="the highest priority the team's requests may have"
+    )
+    limits: tuple[LimitsOnModel, ...] = Field(
+        (), max_length=256, description="its limits on single models, beside those on all"
     )
 
 

@@ -1,19 +1,20 @@
-"""Owns every team's token and request buckets and the reservations made on them.
+"""Owns the token and request buckets of teams, their models and keys, and the reservations on them.
 
-A reservation takes from both buckets or from neither; a refused request costs nothing. It is
-closed once: by `settle` with what the engine counted, or by `release`, which returns everything.
-Whoever leaves its scope without settling releases it, unless it was detached. A team without a
-limit has no bucket and no headers, but its open reservations are counted all the same.
+A reservation takes from every bucket that a request falls under or from none; a refused request
+costs nothing. It is closed once: by `settle` with what the engine counted, or by `release`, which
+returns everything. Whoever leaves its scope without settling releases it, unless it was detached.
+What has no limit has no bucket and no headers, but a team's open reservations are always counted.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from inferd.config.limits import Limited
 from inferd.config.schema import Team
 from inferd.errors import InvalidField, InvalidKey, RateLimited
 from inferd.quota.bucket import TokenBucket
@@ -30,40 +31,102 @@ class BucketState:
 
 
 @dataclass(frozen=True, slots=True)
+class PairState:
+    """The buckets of one model of a team, or of one key."""
+
+    tokens: BucketState | None
+    requests: BucketState | None
+
+
+@dataclass(frozen=True, slots=True)
 class TeamState:
-    """One team's buckets and what is reserved on them now."""
+    """One team's buckets and what is reserved on them now; `models` and `keys` by name and id."""
 
     team: str
     tokens: BucketState | None
     requests: BucketState | None
     outstanding_tokens: int
     outstanding_requests: int
+    models: dict[str, PairState]
+    keys: dict[str, PairState]
+
+
+class _Pair:
+    """Both buckets of one owner, `of` in words. Either may be missing: no limit."""
+
+    __slots__ = ("of", "requests", "tokens")
+
+    def __init__(self, of: str) -> None:
+        self.of = of
+        self.tokens: TokenBucket | None = None
+        self.requests: TokenBucket | None = None
+
+    def update(self, limits: Limited, now: float) -> None:
+        self.tokens = _limited(self.tokens, limits.tokens_per_s, limits.burst_tokens, now)
+        self.requests = _limited(self.requests, limits.requests_per_s, limits.burst_requests, now)
+
+    def buckets(self) -> Iterator[tuple[str, TokenBucket]]:
+        """Those that are there, with their kind."""
+        if self.requests is not None:
+            yield "requests", self.requests
+        if self.tokens is not None:
+            yield "tokens", self.tokens
+
+    def state(self, now: float) -> PairState:
+        return PairState(_state(self.tokens, now), _state(self.requests, now))
 
 
 class _Account:
     """One team. Reservations keep it, so it outlives the team's removal from the config."""
 
-    __slots__ = ("outstanding_requests", "outstanding_tokens", "requests", "team", "tokens")
+    __slots__ = ("keys", "models", "outstanding_requests", "outstanding_tokens", "own", "team")
 
     def __init__(self, team: str) -> None:
         self.team = team
-        self.tokens: TokenBucket | None = None
-        self.requests: TokenBucket | None = None
+        self.own = _Pair(f"team `{team}`")
+        self.models: dict[str, _Pair] = {}
+        self.keys: dict[str, _Pair] = {}
         self.outstanding_tokens = 0
         self.outstanding_requests = 0
 
+    def update(self, team: Team, now: float) -> None:
+        self.own.update(team, now)
+        models: dict[str, _Pair] = {}
+        for limits in team.limits:
+            of = f"team `{team.name}` on model `{limits.model}`"
+            pair = models[limits.model] = self.models.get(limits.model) or _Pair(of)
+            pair.update(limits, now)
+        self.models = models
+
+    def pairs(self, model: str, key_id: str) -> list[_Pair]:
+        """All that a request falls under."""
+        found = [self.own]
+        if (pair := self.models.get(model)) is not None:
+            found.append(pair)
+        if (pair := self.keys.get(key_id)) is not None:
+            found.append(pair)
+        return found
+
+    def named(self) -> Iterator[tuple[str, str, _Pair]]:
+        """Every pair, with the model and the key that it is of."""
+        yield "", "", self.own
+        for model, pair in self.models.items():
+            yield model, "", pair
+        for key_id, pair in self.keys.items():
+            yield "", key_id, pair
+
 
 class Reservation:
-    """A team's claim on its buckets. Leaving the scope open and not detached returns it whole."""
+    """A claim on all buckets of a request. Leaving the scope open and not detached returns it."""
 
-    __slots__ = ("_account", "_detached", "_open", "_requests", "_tokens_bucket", "tokens")
+    __slots__ = ("_account", "_detached", "_open", "_requests", "_tokens", "tokens")
 
-    def __init__(self, account: _Account, tokens: int) -> None:
+    def __init__(self, account: _Account, pairs: list[_Pair], tokens: int) -> None:
         self.tokens = tokens
         self._account = account
         # Kept from the time of taking: a reload may give the team other buckets meanwhile.
-        self._tokens_bucket = account.tokens
-        self._requests = account.requests
+        self._tokens = [pair.tokens for pair in pairs if pair.tokens is not None]
+        self._requests = [pair.requests for pair in pairs if pair.requests is not None]
         self._open = True
         self._detached = False
         account.outstanding_tokens += tokens
@@ -91,17 +154,18 @@ class Reservation:
 
     def settle(self, actual_tokens: int, now: float) -> None:
         """The bill. Only the first of settle and release counts; the request stays spent."""
-        if self._close() and self._tokens_bucket is not None:
-            self._tokens_bucket.settle(self.tokens, actual_tokens, now)
+        if self._close():
+            for bucket in self._tokens:
+                bucket.settle(self.tokens, actual_tokens, now)
 
     def release(self) -> None:
         """Nothing was used: give back tokens and request."""
         if not self._close():
             return
-        if self._tokens_bucket is not None:
-            self._tokens_bucket.give_back(self.tokens)
-        if self._requests is not None:
-            self._requests.give_back(1)
+        for bucket in self._tokens:
+            bucket.give_back(self.tokens)
+        for bucket in self._requests:
+            bucket.give_back(1)
 
     def detach(self) -> None:
         """Keep it open beyond its scope, for a bill that comes later: its new owner closes it."""
@@ -117,10 +181,12 @@ class Reservation:
 
 
 class Buckets:
-    """All teams of the config. Times are loop times in seconds."""
+    """All teams of the config, and the keys that have limits. Times are loop times in seconds."""
 
     def __init__(self, teams: Iterable[Team], now: float) -> None:
         self._accounts: dict[str, _Account] = {}
+        self._keys: dict[str, tuple[str, _Pair]] = {}
+        """Of every key with limits: its team, which may be none of the config now."""
         self.update(teams, now)
 
     def update(self, teams: Iterable[Team], now: float) -> None:
@@ -128,15 +194,31 @@ class Buckets:
         accounts: dict[str, _Account] = {}
         for team in teams:
             account = self._accounts.get(team.name) or _Account(team.name)
-            account.tokens = _limited(account.tokens, team.tokens_per_s, team.burst_tokens, now)
-            account.requests = _limited(
-                account.requests, team.requests_per_s, team.burst_requests, now
-            )
+            account.update(team, now)
             accounts[team.name] = account
         self._accounts = accounts
+        for key_id, (name, pair) in self._keys.items():
+            if name in accounts:
+                accounts[name].keys[key_id] = pair
 
-    def reserve(self, team: str, tokens: int, now: float) -> Reservation:
-        """Claim `tokens` and one request, both or none.
+    def limit_key(self, team: str, key_id: str, limits: Limited | None, now: float) -> None:
+        """What one key may use beside its team's others; None: the key is gone."""
+        account = self._accounts.get(team)
+        if limits is None or (limits.tokens_per_s is None and limits.requests_per_s is None):
+            self._keys.pop(key_id, None)
+            if account is not None:
+                account.keys.pop(key_id, None)
+            return
+        _, pair = self._keys.get(key_id) or (team, _Pair(f"key `{key_id}`"))
+        pair.update(limits, now)
+        self._keys[key_id] = team, pair
+        if account is not None:
+            account.keys[key_id] = pair
+
+    def reserve(
+        self, team: str, tokens: int, now: float, *, model: str = "", key_id: str = ""
+    ) -> Reservation:
+        """Claim `tokens` and one request of every limit the request falls under, all or none.
 
         Raises InvalidField if so many tokens can never be there at once, RateLimited with the time
         until they are, InvalidKey if the team was removed after the key was checked.
@@ -145,57 +227,74 @@ class Buckets:
         account = self._accounts.get(team)
         if account is None:
             raise InvalidKey("This API key is no longer valid: its team was removed.")
-        bucket, requests = account.tokens, account.requests
-        if bucket is not None and tokens > bucket.burst:
-            raise _never_fits(team, tokens, bucket)
-        tokens_wait_s = 0.0 if bucket is None else bucket.time_until(tokens, now)
-        requests_wait_s = 0.0 if requests is None else requests.time_until(1, now)
-        if tokens_wait_s > 0 or requests_wait_s > 0:
-            if bucket is not None and tokens_wait_s >= requests_wait_s:
-                raise _limited_for(team, "tokens", bucket, tokens, tokens_wait_s, now)
-            assert requests is not None
-            raise _limited_for(team, "requests", requests, 1, requests_wait_s, now)
-        if bucket is not None:
-            taken = bucket.reserve(tokens, now)
-            assert taken
-        if requests is not None:
-            taken = requests.reserve(1, now)
-            assert taken
-        return Reservation(account, tokens)
+        pairs = account.pairs(model, key_id)
+        longest_s, refused = 0.0, None
+        for pair in pairs:
+            if pair.tokens is not None and tokens > pair.tokens.burst:
+                raise _never_fits(pair.of, tokens, pair.tokens)
+            for kind, bucket in pair.buckets():
+                amount = tokens if kind == "tokens" else 1
+                wait_s = bucket.time_until(amount, now)
+                if wait_s > 0 and wait_s >= longest_s:
+                    longest_s, refused = wait_s, (pair.of, kind, bucket, amount)
+        if refused is not None:
+            raise _limited_for(*refused, longest_s, now)
+        for pair in pairs:
+            for kind, bucket in pair.buckets():
+                taken = bucket.reserve(tokens if kind == "tokens" else 1, now)
+                assert taken
+        return Reservation(account, pairs, tokens)
+
+    def shortest(self, team: str, now: float, *, model: str, key_id: str) -> float:
+        """Tokens that are there at most for such a request now; infinity without a limit."""
+        account = self._accounts.get(team)
+        pairs = account.pairs(model, key_id) if account else []
+        buckets = [pair.tokens for pair in pairs if pair.tokens is not None]
+        return min((bucket.balance_at(now) for bucket in buckets), default=math.inf)
 
     def balances(self, now: float) -> list[Balance]:
         """What every bucket holds, open reservations taken as spent."""
         return [
-            Balance(account.team, kind, bucket.balance_at(now))
+            Balance(account.team, kind, bucket.balance_at(now), model, key_id)
             for account in self._accounts.values()
-            for kind, bucket in (("tokens", account.tokens), ("requests", account.requests))
-            if bucket is not None
+            for model, key_id, pair in account.named()
+            for kind, bucket in pair.buckets()
         ]
 
     def restore(self, saved: Iterable[tuple[Balance, float]], now: float) -> None:
         """Start from what was left some seconds ago, refilled since. Unknown buckets start full."""
+        known = {
+            (account.team, model, key_id, kind): bucket
+            for account in self._accounts.values()
+            for model, key_id, pair in account.named()
+            for kind, bucket in pair.buckets()
+        }
         for one, age_s in saved:
-            account = self._accounts.get(one.team)
-            bucket = None
-            if account is not None:
-                bucket = account.tokens if one.kind == "tokens" else account.requests
+            bucket = known.get((one.team, one.model, one.key_id, one.kind))
             if bucket is not None:
                 balance = one.balance + age_s * bucket.rate_per_s
                 bucket.balance = max(-bucket.burst, min(bucket.burst, balance))
                 bucket.stamp = now
 
-    def headers(self, team: str, now: float) -> dict[str, str]:
-        """The x-ratelimit-* headers of the team's buckets; empty for a team without limits."""
+    def headers(
+        self, team: str, now: float, *, model: str = "", key_id: str = ""
+    ) -> dict[str, str]:
+        """The x-ratelimit-* headers: of each kind the bucket with least left; none without limits.
+
+        `model` is empty as long as the request's is not known.
+        """
         account = self._accounts.get(team)
+        tightest: dict[str, tuple[float, TokenBucket]] = {}
+        for pair in account.pairs(model, key_id) if account else ():
+            for kind, bucket in pair.buckets():
+                left = bucket.balance_at(now)
+                if kind not in tightest or left < tightest[kind][0]:
+                    tightest[kind] = left, bucket
         headers: dict[str, str] = {}
-        if account is None:
-            return headers
-        for kind, bucket in (("requests", account.requests), ("tokens", account.tokens)):
-            if bucket is not None:
-                headers[f"x-ratelimit-limit-{kind}"] = str(math.floor(bucket.burst))
-                left = max(0, math.floor(bucket.balance_at(now)))
-                headers[f"x-ratelimit-remaining-{kind}"] = str(left)
-                headers[f"x-ratelimit-reset-{kind}"] = duration(bucket.time_until_full(now))
+        for kind, (left, bucket) in tightest.items():
+            headers[f"x-ratelimit-limit-{kind}"] = str(math.floor(bucket.burst))
+            headers[f"x-ratelimit-remaining-{kind}"] = str(max(0, math.floor(left)))
+            headers[f"x-ratelimit-reset-{kind}"] = duration(bucket.time_until_full(now))
         return headers
 
     def snapshot(self, now: float) -> list[TeamState]:
@@ -203,10 +302,12 @@ class Buckets:
         return [
             TeamState(
                 team=account.team,
-                tokens=_state(account.tokens, now),
-                requests=_state(account.requests, now),
+                tokens=_state(account.own.tokens, now),
+                requests=_state(account.own.requests, now),
                 outstanding_tokens=account.outstanding_tokens,
                 outstanding_requests=account.outstanding_requests,
+                models={name: pair.state(now) for name, pair in account.models.items()},
+                keys={key_id: pair.state(now) for key_id, pair in account.keys.items()},
             )
             for account in self._accounts.values()
         ]
@@ -239,21 +340,21 @@ def _limited(
     return bucket
 
 
-def _never_fits(team: str, tokens: int, bucket: TokenBucket) -> InvalidField:
+def _never_fits(of: str, tokens: int, bucket: TokenBucket) -> InvalidField:
     return InvalidField(
         f"Invalid 'max_completion_tokens': with its prompt the request may use {tokens} tokens, but"
-        f" team `{team}` can never have more than {bucket.burst:.0f} at once. Lower"
+        f" {of} can never have more than {bucket.burst:.0f} at once. Lower"
         " max_completion_tokens or n, or shorten messages.",
         param="max_completion_tokens",
     )
 
 
 def _limited_for(
-    team: str, kind: str, bucket: TokenBucket, amount: int, wait_s: float, now: float
+    of: str, kind: str, bucket: TokenBucket, amount: int, wait_s: float, now: float
 ) -> RateLimited:
     left = max(0, math.floor(bucket.balance_at(now)))
     return RateLimited(
-        f"Rate limit of team `{team}` reached on {kind}: {bucket.rate_per_s:g} per second with a"
+        f"Rate limit of {of} reached on {kind}: {bucket.rate_per_s:g} per second with a"
         f" burst of {bucket.burst:.0f}; {left} left, {amount} needed."
         f" Try again in {duration(wait_s)}.",
         limit=kind,

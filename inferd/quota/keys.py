@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from inferd import clock
+from inferd.config.limits import NO_LIMITS, Limits
 from inferd.errors import Conflict, InvalidField, InvalidKey, NotFound, StorageError
 from inferd.inference import Caller
 from inferd.storage import keys as stored
@@ -60,6 +61,7 @@ class KeyIndex:
         self._teams = frozenset(teams)
         self._records: dict[str, KeyRecord] = {}
         self._secrets: dict[bytes, _Secret] = {}
+        self._watcher: Callable[[KeyRecord], None] | None = None
         for record in records:
             self._put(record)
 
@@ -86,6 +88,12 @@ class KeyIndex:
         """Only keys of these teams are accepted from now on."""
         self._teams = frozenset(teams)
 
+    def watch(self, watcher: Callable[[KeyRecord], None]) -> None:
+        """`watcher` is told of every key now and of every change from now on, at once."""
+        self._watcher = watcher
+        for record in self._records.values():
+            watcher(record)
+
     def list(self, team: str | None = None) -> list[KeyRecord]:
         """Every key ever made, oldest first; of one team if given."""
         return [record for record in self._records.values() if team in {None, record.team}]
@@ -107,7 +115,12 @@ class KeyIndex:
         return KeyState.ACTIVE if record.team in self._teams else KeyState.NO_TEAM
 
     async def create(
-        self, team: str, name: str, models: frozenset[str] | None, expires_us: int | None
+        self,
+        team: str,
+        name: str,
+        models: frozenset[str] | None,
+        expires_us: int | None,
+        limits: Limits = NO_LIMITS,
     ) -> tuple[KeyRecord, str]:
         """Make a key, store it, and return it with its secret, which nothing can show again.
 
@@ -126,6 +139,10 @@ class KeyIndex:
             models=models,
             created_us=now_us,
             expires_us=expires_us,
+            tokens_per_s=limits.tokens_per_s,
+            burst_tokens=limits.burst_tokens,
+            requests_per_s=limits.requests_per_s,
+            burst_requests=limits.burst_requests,
         )
         await stored.insert(self._db, record, self._put)
         return record, secret
@@ -215,6 +232,8 @@ class KeyIndex:
                 if digest is not None:
                     self._secrets.pop(digest, None)
         self._records[record.id] = record
+        if self._watcher is not None:
+            self._watcher(record)
         if record.revoked_us is not None:
             return
         caller = Caller(record.team, record.id, record.models)

@@ -32,19 +32,25 @@ class KeyRecord:
     rotated_us: int | None = None
     previous_hash: bytes | None = field(default=None, repr=False)
     previous_until_us: int | None = None
+    tokens_per_s: int | None = None
+    burst_tokens: int | None = None
+    requests_per_s: float | None = None
+    burst_requests: int | None = None
 
 
 _SELECT = """
 SELECT id, team, name, prefix, hash, models, created_us, expires_us, revoked_us, rotated_us,
-       previous_hash, previous_until_us
+       previous_hash, previous_until_us, tokens_per_s, burst_tokens, requests_per_s, burst_requests
 FROM keys ORDER BY created_us, id
 """
 
 _INSERT = """
 INSERT INTO keys (id, team, name, prefix, hash, models, created_us, expires_us, revoked_us,
-                  rotated_us, previous_hash, previous_until_us)
+                  rotated_us, previous_hash, previous_until_us,
+                  tokens_per_s, burst_tokens, requests_per_s, burst_requests)
 VALUES (:id, :team, :name, :prefix, :hash, :models, :created_us, :expires_us, :revoked_us,
-        :rotated_us, :previous_hash, :previous_until_us)
+        :rotated_us, :previous_hash, :previous_until_us,
+        :tokens_per_s, :burst_tokens, :requests_per_s, :burst_requests)
 """
 
 _ROTATE = """

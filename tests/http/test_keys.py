@@ -9,6 +9,7 @@ import openai
 import pytest
 
 from inferd.clock import monotonic, utc_now_us
+from inferd.config.limits import Limits
 from tests.fakes.engines import EngineProcess
 from tests.fakes.gateway import Gateway, gateway
 from tests.http.raw_connection import Answer, ask, chat, holding, raw_connection
@@ -150,3 +151,27 @@ async def test_keys_of_one_listener_open_nothing_on_the_other(
         async with raw_connection(inferd.admin, bearer(inferd.admin_key)) as client:
             client.chat(chat())
             assert_error(await client.answer(), 404, "unknown_url")
+
+
+async def test_a_key_is_bounded_by_its_own_limits_beside_its_team(
+    tmp_path: Path, fast: EngineProcess
+) -> None:
+    """Its requests are charged to the team too; other keys of the team are not bounded by it."""
+    team = {"tokens_per_s": 1, "burst_tokens": 9_999}
+    limits = Limits(tokens_per_s=1, burst_tokens=8_000, requests_per_s=0.01, burst_requests=1)
+    async with gateway(tmp_path, fast, team=team) as inferd:
+        keys = inferd.app.node.keys
+        record, key = await keys.create("search", "small", None, None, limits)
+        Gateway.secrets.add(key)
+        first = await refusal_of(inferd, bearer(key))
+        second = await refusal_of(inferd, bearer(key))
+        other = await ask(inferd, chat())
+        status = await inferd.ask_admin("GET", "/admin/v1/status")
+    assert first.status == 200
+    assert first.headers["x-ratelimit-limit-tokens"] == "8000"
+    assert_error(second, 429, "rate_limit_exceeded", "requests")
+    assert record.id in second.body.decode()
+    assert other.status == 200
+    assert other.headers["x-ratelimit-limit-tokens"] == "9999"
+    assert int(other.headers["x-ratelimit-remaining-tokens"]) < 9_999
+    assert status["teams"][0]["keys"][record.id]["requests_left"] == 0

@@ -206,3 +206,33 @@ async def test_a_teams_key_is_worth_nothing_here() -> None:
         assert response.status_code == 401
         assert response.json()["error"]["code"] == "invalid_api_key"
         assert secret[18:] not in response.text
+
+
+async def test_a_key_with_limits_of_its_own_shows_and_keeps_them() -> None:
+    limits = {"tokens_per_s": 50, "burst_tokens": 5_000}
+    async with admin_api() as (client, keys):
+        made = (await client.post("/keys", json={"team": "search", "limits": limits})).json()
+        assert made["limits"] == limits
+        assert keys.get(made["id"]).burst_tokens == 5_000
+        again = (await client.post(f"/keys/{made['id']}/rotate")).json()
+        assert again["limits"] == limits
+        plain = (await client.post("/keys", json={"team": "search"})).json()
+        assert plain["limits"] == {}
+
+
+@pytest.mark.parametrize(
+    ("limits", "param"),
+    [
+        ({"tokens_per_s": 50}, "limits.burst_tokens"),
+        ({"burst_requests": 5}, "limits.requests_per_s"),
+        ({"tokens_per_s": 0, "burst_tokens": 1}, "limits.tokens_per_s"),
+        ({"tokens": 1}, "limits.tokens"),
+        ([], "limits"),
+    ],
+)
+async def test_limits_of_a_key_that_mean_nothing_are_named(limits: object, param: str) -> None:
+    async with admin_api() as (client, keys):
+        answer = await client.post("/keys", json={"team": "search", "limits": limits})
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == param
+        assert keys.list() == []

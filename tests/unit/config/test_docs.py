@@ -26,6 +26,7 @@ HEADINGS = {
     "Watchdog": "[models.versions.watchdog]",
     "AttachedWorker": "[[models.versions.attached]]",
     "Team": "[[teams]]",
+    "LimitsOnModel": "[[teams.limits]]",
 }
 
 

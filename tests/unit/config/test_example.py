@@ -66,4 +66,5 @@ NAMED = {
     "models.versions.watchdog": sections()["Watchdog"],
     "models.versions.attached": sections()["AttachedWorker"],
     "teams": sections()["Team"],
+    "teams.limits": sections()["LimitsOnModel"],
 }

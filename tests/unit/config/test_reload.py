@@ -50,7 +50,7 @@ RAW: dict[str, Any] = {
             "versions": ({"version": "1", "weights": "o"},),
         },
     ),
-    "teams": ({"name": "search"}, {"name": "mail"}),
+    "teams": ({"name": "search", "limits": ({"model": "chat"},)}, {"name": "mail"}),
 }
 OTHER_VALUES: dict[str, Any] = {
     "aliases": ("small",),
