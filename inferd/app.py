@@ -29,9 +29,11 @@ from inferd.errors import ConfigError, ShuttingDown
 from inferd.metrics import Metrics
 from inferd.node import Node, engine_environment
 from inferd.quota.keys import KeyIndex
+from inferd.storage import workers
 from inferd.storage.database import Database, Flush
 from inferd.storage.lock import SERVE, hold
 from inferd.workers.base import WorkerBase
+from inferd.workers.records import Records
 from inferd.workers.states import WorkerState
 
 LAST_WORDS_S: Final = 5.0
@@ -99,6 +101,7 @@ class App:
                 db=db,
                 keys=await KeyIndex.load(db, [team.name for team in loaded.config.teams]),
                 metrics=self.metrics,
+                records=Records(db, await workers.load(db)),
                 watch=self._spectator.worker_changed if self._spectator else None,
             )
             await self.node.restore()
@@ -115,7 +118,7 @@ class App:
                 writer = start("database writer", node.db.run())
                 background = [start(name, service) for name, service in node.background()]
                 background.append(start("reloader", self._reload_on_signal()))
-                workers = start("worker supervisor", node.supervisor.run())
+                supervisor = start("worker supervisor", node.supervisor.run())
                 teams = start("public server", self._public.run(node.public_app(), limits))
                 admins = start("admin server", self._admin.run(node.admin_app(admin_key), limits))
                 if self._spectator is not None:
@@ -123,8 +126,8 @@ class App:
                 _freeze()
                 await self._stop.wait()
                 await self._finish_requests(teams)
-                node.supervisor.stop(0.0)
-                await workers
+                node.supervisor.stop(0.0, leave=node.config.server.keep_workers)
+                await supervisor
                 self._admin.stop()
                 await _ended(admins, self._admin)
                 for service in background:

@@ -38,6 +38,7 @@ from inferd.routing.pools import Pools
 from inferd.settlement import Ledger
 from inferd.storage import balances
 from inferd.storage.usage import record
+from inferd.workers.records import Records
 from inferd.workers.spec import pools_from_config
 from inferd.workers.supervisor import Supervisor
 
@@ -87,6 +88,7 @@ class Node:
         db: Database,
         keys: KeyIndex,
         metrics: Metrics,
+        records: Records | None = None,
         watch: Callable[[WorkerBase, WorkerState, WorkerState], None] | None = None,
     ) -> None:
         """Every owner, in the order in which they know each other.
@@ -133,6 +135,8 @@ class Node:
             expected=self.fleet.expected,
             rng=rng,
         )
+        if records is not None:
+            self.supervisor.inherit(records)
         self.supervisor.apply(pools_from_config(loaded))
 
     @property

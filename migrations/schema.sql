@@ -1,6 +1,6 @@
 -- Generated: the schema after the last migration. Never edited by hand; made with
 -- python -c 'from inferd.storage import migrate; migrate.write_schema()'
-PRAGMA user_version = 4;
+PRAGMA user_version = 5;
 
 CREATE TABLE keys (
     id TEXT PRIMARY KEY,
@@ -58,4 +58,20 @@ CREATE TABLE "bucket_balances" (
     balance REAL NOT NULL,
     at_us INTEGER NOT NULL,
     PRIMARY KEY (team, model, key_id, kind)
+) STRICT;
+
+CREATE TABLE workers (
+    mark TEXT PRIMARY KEY,
+    worker TEXT NOT NULL,
+    boot_id TEXT NOT NULL,
+    pid INTEGER,
+    start_ticks INTEGER,
+    port INTEGER NOT NULL,
+    api_key TEXT NOT NULL,
+    spec_hash TEXT NOT NULL,
+    program_hash TEXT NOT NULL,
+    devices TEXT NOT NULL,
+    was_ready INTEGER NOT NULL CHECK (was_ready IN (0, 1)),
+    started_us INTEGER NOT NULL,
+    CHECK ((pid IS NULL) = (start_ticks IS NULL))
 ) STRICT;

@@ -10,6 +10,7 @@ from inferd.config.reload import (
     ModelAdded,
     ModelChanged,
     ModelRemoved,
+    ServerChanged,
     TeamAdded,
     TeamChanged,
     TeamRemoved,
@@ -26,8 +27,9 @@ from inferd.config.section import Section
 def in_words(change: Change) -> str:
     """What changes, and what that does to running workers and requests if it does anything."""
     match change:
-        case LogLevelChanged(before, after):
-            return f"logs: {_differences(before, after)}"
+        case ServerChanged(before, after) | LogLevelChanged(before, after):
+            section = "server" if isinstance(change, ServerChanged) else "logs"
+            return f"{section}: {_differences(before, after)}"
         case TeamAdded(team):
             return f"team {team.name} is added"
         case TeamChanged(before, after):

@@ -166,6 +166,8 @@ def _worker(worker: WorkerBase, target: TargetSnapshot | None) -> dict[str, Any]
         "progress": worker.progress,
         "since_s": monotonic() - worker.since,
         "pid": worker.pid,
+        "adopted": worker.adopted,
+        "devices": list(worker.devices),
         "url": worker.client.url,
         "inflight": target.inflight if target else 0,
         "inflight_max": worker.inflight_max,

@@ -76,7 +76,10 @@ class StartDisplay:
         self._workers[worker.id] = worker
         self._outlooks.pop(worker.id, None)
         if after is WorkerState.READY:
-            self.say(f"{worker.id} is ready after {self._elapsed_s(worker):.0f} s", "green")
+            if before is WorkerState.STOPPED:
+                self.say(f"{worker.id} is ready: its engine was running already", "green")
+            else:
+                self.say(f"{worker.id} is ready after {self._elapsed_s(worker):.0f} s", "green")
             self._greet_for(worker)
         elif after is WorkerState.FAILED:
             self.say(f"{worker.id} failed: {worker.reason}", "red")

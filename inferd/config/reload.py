@@ -13,7 +13,7 @@ from itertools import chain
 from typing import ClassVar, Final, Literal
 
 from inferd.config.locate import KeyPath, show_path
-from inferd.config.schema import Config, Logs, Model, Team
+from inferd.config.schema import Config, Logs, Model, Server, Team
 from inferd.config.section import Section
 from inferd.config.version import AttachedWorker, Version, Workers
 from inferd.config.watchdog import Watchdog
@@ -26,6 +26,8 @@ RESTART_REASONS: Final = {
     "state_dir": "the database and the lock in it are held while inferd runs",
     "environment": "every engine must run from one environment",
 }
+_LIVE: Final[frozenset[tuple[KeyPath, str]]] = frozenset({(("server",), "keep_workers")})
+"""Keys that need no restart, in sections whose others do."""
 _SERVER_REASON: Final = "the listeners are made with it, once, at start"
 
 
@@ -45,6 +47,14 @@ class NeedsRestart(Change):
 
     def __str__(self) -> str:
         return f"{show_path(self.path)} needs a restart: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerChanged(Change):
+    """Keys of [server] that need no restart."""
+
+    before: Server
+    after: Server
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +178,7 @@ class TeamChanged(Change):
 
 ORDER: Final[tuple[type[Change], ...]] = (
     NeedsRestart,
+    ServerChanged,
     LogLevelChanged,
     ModelAdded,
     VersionAdded,
@@ -190,6 +201,7 @@ def diff(old: Config, new: Config) -> list[Change]:
     """All changes from `old` to `new`, in the order of `ORDER`; [] when both mean the same."""
     changes = chain(
         _restarts(("server",), old.server, new.server),
+        _server_changes(old.server, new.server),
         _restarts(("engine",), old.engine, new.engine),
         [LogLevelChanged(old.logs, new.logs)] if old.logs != new.logs else [],
         _model_changes(old, new),
@@ -209,7 +221,14 @@ def _changed_keys(before: Section, after: Section) -> list[str]:
 
 def _restarts(path: KeyPath, before: Section, after: Section) -> Iterator[Change]:
     for key in _changed_keys(before, after):
+        if (path, key) in _LIVE:
+            continue
         yield NeedsRestart((*path, key), RESTART_REASONS.get(key, _SERVER_REASON))
+
+
+def _server_changes(before: Server, after: Server) -> Iterator[Change]:
+    if any((("server",), key) in _LIVE for key in _changed_keys(before, after)):
+        yield ServerChanged(before, after)
 
 
 def _team_changes(old: Config, new: Config) -> Iterator[Change]:

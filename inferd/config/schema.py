@@ -45,6 +45,11 @@ class Server(Section):
     cors_origins: tuple[Annotated[str, Field(pattern=ORIGIN, max_length=256)], ...] = Field(
         (), max_length=64, description="web pages whose scripts may call the API; none by default"
     )
+    keep_workers: bool = Field(
+        default=False,
+        description="leave the engines running at exit; the next start takes them over",
+        json_schema_extra={"reload": "live"},
+    )
     shutdown_grace_s: Seconds = Field(60.0, description="running streams may finish this long")
 
 

@@ -102,6 +102,12 @@ class OfPools(Declarations):
         self._resident_bytes = self._gauge(
             "inferd_worker_resident_bytes", "worker", "Memory that a worker's processes hold."
         )
+        earlier_engines = self._counter(
+            "inferd_earlier_engines",
+            "outcome",
+            "Engines that an earlier inferd had left: taken over (adopted) or ended.",
+        )
+        self.earlier_engines = Bound[str, Counter](earlier_engines.labels)
         worker_start = self._histogram(
             "inferd_worker_start_seconds", "phase", "Spent in a phase of a start.", START
         )

@@ -20,6 +20,7 @@ from inferd.metrics import Metrics
 from inferd.workers import engine
 from inferd.workers.client import OK, WorkerClient
 from inferd.workers.gpus import Gpus
+from inferd.workers.records import Records
 from inferd.workers.spec import AttachedSpec, WorkerSpec
 from inferd.workers.states import Observer, WorkerState, move
 from inferd.workers.watchdog import NOTHING, Expectation
@@ -46,6 +47,7 @@ class Node:
     weights: WeightsCheck = field(default_factory=WeightsCheck)
     expected: Callable[[str], Expectation] = lambda _: NOTHING
     """What a worker's work should take; asked by its watchdog."""
+    records: Records = field(default_factory=Records)
 
 
 class WorkerBase:
@@ -105,6 +107,16 @@ class WorkerBase:
         return None
 
     @property
+    def devices(self) -> tuple[str, ...]:
+        """The GPUs that its engine has, if it is ours."""
+        return ()
+
+    @property
+    def adopted(self) -> bool:
+        """Whether its engine was started by an earlier inferd."""
+        return False
+
+    @property
     def output_path(self) -> Path | None:
         """Where the engine's output goes, if it is ours."""
         return None
@@ -139,6 +151,10 @@ class WorkerBase:
     def wake(self) -> None:
         """Something has happened that its life must look at now."""
         self._woken.set()
+
+    def leave(self) -> None:
+        """Ask it to end as `drain(0)`, but to leave its engine running for the next inferd."""
+        self.drain(0.0)
 
     async def run(self) -> None:
         """Live once; returns in STOPPED or FAILED, with nothing of it left."""

@@ -210,7 +210,14 @@ class WorkerClient:
 
     async def abort(self, attempt_id: str) -> bool:
         """Ask the engine to stop one request. False if it did not confirm within a second."""
-        body = orjson.dumps({"rid": attempt_id})
+        return await self._abort({"rid": attempt_id})
+
+    async def abort_all(self) -> bool:
+        """Ask the engine to stop all requests, whoever sent them."""
+        return await self._abort({"abort_all": True})
+
+    async def _abort(self, what: dict[str, object]) -> bool:
+        body = orjson.dumps(what)
         try:
             status, _ = await self._call("POST", "/abort_request", body, ABANDON_S_MAX)
         except UpstreamError:

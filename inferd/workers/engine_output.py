@@ -11,6 +11,8 @@ import signal
 from collections.abc import Sequence
 from typing import Final
 
+from inferd.workers.process_table import UNKNOWN_STATUS
+
 STARTING: Final = "starting python"
 _REQUEST_LINE: Final = re.compile(r'"(?:GET|POST) \S+ HTTP/1\.[01]" \d{3}')
 _PHASES: Final = (
@@ -127,7 +129,9 @@ def explain(lines: Sequence[str]) -> str | None:
 
 def explain_exit(status: int, lines: Sequence[str]) -> str:
     """Why an engine's process has ended, in one sentence. `status` as `EngineProcess.wait`."""
-    if status < 0:
+    if status == UNKNOWN_STATUS:
+        ended = "the engine has ended (only the inferd that started it was told how)"
+    elif status < 0:
         name = signal.Signals(-status).name
         ended = f"the engine was killed by {name}"
     else:

@@ -37,6 +37,7 @@ class Gpus:
         self._devices = tuple(devices)
         self._told = told
         self._free = set(range(len(self._devices)))
+        self._held: dict[str, set[int]] = {}
         self.on_release: Callable[[], None] | None = None
         """Called at the end of each claim. Must not raise."""
 
@@ -59,18 +60,38 @@ class Gpus:
         """How many nobody has claimed."""
         return len(self._free)
 
+    def held(self, holder: str) -> int:
+        """How many are held for it."""
+        return len(self._held.get(holder, ()))
+
+    def hold(self, holder: str, devices: Iterable[str]) -> None:
+        """Keep these from being claimed: an engine that we did not start may be on them."""
+        named = set(devices)
+        taken = {i for i in self._free if self._devices[i] in named}
+        self._held[holder] = taken
+        self._free -= taken
+
+    def let_go(self, holder: str) -> None:
+        """What was held for it is free, unless somebody has claimed it as `holder`."""
+        taken = self._held.pop(holder, set())
+        self._free |= taken
+        if taken and self.on_release is not None:
+            self.on_release()
+
     @contextmanager
-    def claim(self, number: int) -> Iterator[tuple[str, ...]]:
+    def claim(self, number: int, holder: str = "") -> Iterator[tuple[str, ...]]:
         """`number` devices for the scope, neighbours if there are; 0 are always to be had.
+
+        `holder`: exactly those that are held for it.
 
         Raises:
             TooFewGpus: fewer are free.
         """
-        if number > self.free:
-            gpus = "GPU" if number == 1 else "GPUs"
-            free = f"{self.free} {'is' if self.free == 1 else 'are'} free"
-            raise TooFewGpus(f"it needs {number} {gpus}, {self._told} {self.count}, {free}", number)
-        taken = self._choose(number)
+        if holder in self._held and len(self._held[holder]) == number:
+            self._free |= self._held[holder]
+            taken = self._held.pop(holder)
+        else:
+            taken = self._take(number)
         self._free -= taken
         try:
             yield tuple(self._devices[index] for index in sorted(taken))
@@ -78,6 +99,13 @@ class Gpus:
             self._free |= taken
             if taken and self.on_release is not None:
                 self.on_release()
+
+    def _take(self, number: int) -> set[int]:
+        if number > self.free:
+            gpus = "GPU" if number == 1 else "GPUs"
+            free = f"{self.free} {'is' if self.free == 1 else 'are'} free"
+            raise TooFewGpus(f"it needs {number} {gpus}, {self._told} {self.count}, {free}", number)
+        return self._choose(number)
 
     def _choose(self, number: int) -> set[int]:
         """The shortest gap that holds them, so that longer ones stay whole; else the first."""

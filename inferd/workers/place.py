@@ -91,9 +91,14 @@ class Place:
         self.worker.drain(self._drain_s)
         self._woken.set()
 
-    def retire(self, drain_s: float | None = None) -> None:
-        """Want nothing here any more; `drain_s` seconds to drain, the pool's unless given."""
+    def retire(self, drain_s: float | None = None, *, leave: bool = False) -> None:
+        """Want nothing here any more; `drain_s` seconds to drain, the pool's unless given.
+
+        `leave`: its engine goes on running.
+        """
         self._wanted = None
+        if leave:
+            self.worker.leave()
         self.worker.drain(self._drain_s if drain_s is None else drain_s)
         self._woken.set()
 

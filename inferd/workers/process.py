@@ -1,10 +1,10 @@
-"""One engine's processes: started in a session of their own, and gone when the scope is left.
+"""One engine's processes: a session of their own, gone when the scope is left, or handed over.
 
-Owns the session: whoever was started in it, also after being forked twice or having left the
-group, is found by its session id and killed; nothing outside it is ever signalled. The leader is
-reaped last: until then its number cannot be given to anybody else, so a kill cannot hit a
-stranger, and its start time is compared all the same. Starting is synchronous, so that no
-cancellation can fall between the fork and the owner.
+Owns the session: whoever was started in it is found by its session id, and who has left it by the
+mark in its environment; nothing else is ever signalled. A leader of ours is reaped last: until then
+nobody else can get its number. One that another inferd started is no child of ours: it is known by
+its start time, and followed by a handle. Starting is synchronous, so that no cancellation can fall
+between the fork and the owner.
 """
 
 from __future__ import annotations
@@ -16,17 +16,41 @@ import os
 import select
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from inferd import clock
+from inferd.workers.process_table import (
+    MARK,
+    UNKNOWN_STATUS,
+    Activity,
+    ProcessRecord,
+    boot_id,
+    bytes_read,
+    is_running,
+    look_at,
+    marked,
+    open_files,
+    session_members,
+)
+
+__all__ = [
+    "Activity",
+    "EngineProcess",
+    "ProcessRecord",
+    "Program",
+    "adopt",
+    "boot_id",
+    "end_marked",
+    "session_members",
+    "spawn",
+]
 
 log = logging.getLogger(__name__)
 
-PROC: Final = Path("/proc")
 LOOK_S: Final = 0.05
 """Between two looks at whether a signalled session is empty."""
 KILL_S_MAX: Final = 10.0
@@ -34,115 +58,35 @@ KILL_S_MAX: Final = 10.0
 CLOCK_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 ORPHANS_S_MAX: Final = 3.0
 """What a leader has left behind gets this long after a SIGTERM."""
-ENDED: Final = frozenset("ZX")
-"""Process states of a main thread that runs no more; another thread of it still may."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessRecord:
-    """Which process leads a worker's session. Equal start and boot: the same process, not a heir.
-
-    `pid` is also the number of its group and session. `start_ticks` is the kernel's start time,
-    in clock ticks since the boot named by `boot_id`.
-    """
-
-    worker_id: str
-    pid: int
-    start_ticks: int
-    boot_id: str
-    port: int
-    spec_hash: str
-
-    def is_current(self) -> bool:
-        """Whether the process of this record still has its number (also as a zombie)."""
-        look = _look(self.pid)
-        started = None if look is None else look.start_ticks
-        return started == self.start_ticks and self.boot_id == boot_id()
-
-
-@dataclass(frozen=True, slots=True)
-class Activity:
-    """What a session has done so far: processor seconds and bytes read by its live processes."""
-
-    cpu_s: float
-    read_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Look:
-    running: bool
-    group: int
-    cpu_ticks: int
-    start_ticks: int
-
-
-def boot_id() -> str:
-    """The kernel's name for this boot: process numbers and times mean nothing beyond it."""
-    return (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-
-
-def session_members(session: int) -> list[int]:
-    """Live processes of a session, the leader included. Zombies are not counted."""
-    members: list[int] = []
-    for name in os.listdir(PROC):  # noqa: PTH208 - Path objects for every process are slow
-        if not name.isdigit():
-            continue
-        pid = int(name)
-        with contextlib.suppress(ProcessLookupError):
-            if os.getsid(pid) != session:
-                continue
-            look = _look(pid)
-            if look is not None and look.running:
-                members.append(pid)
-    return members
-
-
-def _look(pid: int) -> _Look | None:
-    try:
-        stat = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    # The name in parentheses may hold anything, so the fields are counted from its end on.
-    fields = stat.rpartition(")")[2].split()
-    return _Look(
-        running=fields[0] not in ENDED or int(fields[17]) > 1,
-        group=int(fields[2]),
-        cpu_ticks=int(fields[11]) + int(fields[12]),
-        start_ticks=int(fields[19]),
-    )
-
-
-def _bytes_read(pid: int) -> int:
-    try:
-        counters = (PROC / str(pid) / "io").read_text(encoding="ascii")
-    except OSError:
-        return 0
-    values = dict(line.split(": ") for line in counters.splitlines())
-    # Bytes asked for by read() and bytes fetched from storage: mapped weights show in the latter.
-    return int(values["rchar"]) + int(values["read_bytes"])
 
 
 class EngineProcess:
-    """A running engine. Use as `async with`: leaving the scope stops the whole session.
+    """A running engine. Use as `async with`: leaving the scope stops it, unless handed over.
 
     `on_exit` is called once, from the loop, as soon as the leader has ended.
     """
 
     def __init__(
         self,
-        leader: subprocess.Popen[bytes],
+        leader: subprocess.Popen[bytes] | None,
         record: ProcessRecord,
         stop_grace_s: float,
         files: str = "",
     ) -> None:
-        """`files`: how paths begin of files that are removed once the session has ended."""
+        """`leader`: None if it is no child of ours; `record.pid` is it in any case.
+
+        `files`: how paths begin of files that are removed once the session has ended.
+
+        Raises:
+            OSError: it cannot be watched; ProcessLookupError if it is gone.
+        """
         self.record = record
         self.on_exit: Callable[[], None] | None = None
         self._leader = leader
         self._stop_grace_s = stop_grace_s
         self._files_begin = files
         self._files: set[str] = set()
-        self._pidfd = os.pidfd_open(leader.pid)
+        self._pidfd = os.pidfd_open(record.pid)
         self._ended = asyncio.Event()
         self._status: int | None = None
         self._loop = asyncio.get_running_loop()
@@ -150,8 +94,14 @@ class EngineProcess:
 
     @property
     def exit_status(self) -> int | None:
-        """None while the leader runs; its exit code, or the negative number of its signal."""
+        """None while the leader runs; its exit code or negative signal, or `UNKNOWN_STATUS`."""
         return self._status
+
+    def members(self) -> list[int]:
+        """Live processes of the session; when there are none, those that carry its mark."""
+        # Without its leader the number of a session may be somebody else's by now.
+        in_session = session_members(self.record.pid) if self.record.is_current() else []
+        return in_session or marked(self.record.mark)
 
     async def wait(self) -> int:
         """Wait for the leader's end. Its children may outlive it; leaving the scope ends them."""
@@ -161,11 +111,11 @@ class EngineProcess:
 
     def activity(self) -> Activity:
         """Totals over the session's live processes; a process that ends takes its share along."""
-        members = session_members(self.record.pid)
-        looks = [look for pid in members if (look := _look(pid)) is not None]
+        members = self.members()
+        looks = [look for pid in members if (look := look_at(pid)) is not None]
         return Activity(
             cpu_s=sum(look.cpu_ticks for look in looks) / CLOCK_TICKS_PER_S,
-            read_bytes=sum(_bytes_read(pid) for pid in members),
+            read_bytes=sum(bytes_read(pid) for pid in members),
         )
 
     def note_files(self) -> None:
@@ -174,8 +124,15 @@ class EngineProcess:
         Their names tell nothing of who made them, and nobody can ask once it has been killed.
         """
         if self._files_begin:
-            for pid in session_members(self.record.pid):
-                self._files.update(_open_files(pid, self._files_begin))
+            for pid in self.members():
+                self._files.update(open_files(pid, self._files_begin))
+
+    def hand_over(self) -> None:
+        """Let go of a running engine: from here on nothing is done to it, nor told of it."""
+        if self._pidfd >= 0 and self._status is None:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
 
     def hurry(self) -> None:
         """It would not hear a SIGTERM: when the scope is left, kill it without a grace."""
@@ -220,46 +177,50 @@ class EngineProcess:
 
     def _leader_ended(self) -> None:
         self._loop.remove_reader(self._pidfd)
-        # WNOWAIT leaves the zombie in place: it keeps the number of the session from being reused.
-        result = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOWAIT)
-        assert result is not None
-        self._status = result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+        if self._leader is None:
+            self._status = UNKNOWN_STATUS
+        else:
+            # WNOWAIT leaves the zombie in place: it keeps the number from being reused.
+            result = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOWAIT)
+            assert result is not None
+            exited = result.si_code == os.CLD_EXITED
+            self._status = result.si_status if exited else -result.si_status
         self._ended.set()
         if self.on_exit is not None:
             self.on_exit()
 
     def _signal(self, number: signal.Signals) -> None:
-        """Send to every live process of the session: to the group at once, then to the strays."""
-        if not self.record.is_current():
-            return
-        session = self.record.pid
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(session, number)
-        for pid in session_members(session):
-            look = _look(pid)
-            if look is not None and look.group != session:
-                _signal_member(pid, session, number)
+        """Send to every live process of it: to the group at once, then to the strays."""
+        session = self.record.pid if self.record.is_current() else None
+        if session is not None and self._leader is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(session, number)
+        for pid in self.members():
+            look = look_at(pid)
+            if look is not None and (self._leader is None or look.group != session):
+                _signal_member(pid, self.record, number)
 
     def _kill(self) -> None:
         # A process may fork between the look and the signal: look again until nobody new is there.
         killed: set[int] = set()
-        while fresh := set(session_members(self.record.pid)) - killed:
+        while fresh := set(self.members()) - killed:
             self._signal(signal.SIGKILL)
             killed |= fresh
 
     async def _emptied(self, limit_s: float) -> None:
         """Wait until no process of the session runs, at most `limit_s` seconds."""
         deadline = clock.monotonic() + limit_s
-        while session_members(self.record.pid):
+        while self.members():
             if clock.monotonic() >= deadline:
                 return
             await asyncio.sleep(LOOK_S)
 
     def _close(self) -> None:
         """Reap the leader. Blocks a moment when a cancellation cut the wait for the killed."""
-        left = session_members(self.record.pid)
+        left = self.members()
         if left:
-            left = _outlast(left, self.record.pid)
+            _outlast(left)
+            left = self.members()
         if left:
             log.error(
                 "worker %s: killed processes hang in the kernel: %s",
@@ -272,7 +233,7 @@ class EngineProcess:
             self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._pidfd = -1
-        status = self._leader.poll()
+        status = UNKNOWN_STATUS if self._leader is None else self._leader.poll()
         if self._status is None and status is not None:
             self._status = status
             self._ended.set()
@@ -287,27 +248,15 @@ class EngineProcess:
                 )
 
 
-def _open_files(pid: int, begin: str) -> Iterator[str]:
-    """Paths of the files that a process has open and that begin so."""
-    try:
-        descriptors = list((PROC / str(pid) / "fd").iterdir())
-    except OSError:
-        return  # it has just ended
-    for descriptor in descriptors:
-        with contextlib.suppress(OSError):
-            name = str(descriptor.readlink())
-            if name.startswith(begin):
-                yield name
-
-
-def _signal_member(pid: int, session: int, number: signal.Signals) -> None:
-    """Signal one process by a handle, after making sure that the handle is of this session."""
+def _signal_member(pid: int, record: ProcessRecord, number: signal.Signals) -> None:
+    """Signal one process by a handle, after making sure that the handle is of this engine."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
         return
     try:
-        if os.getsid(pid) == session:
+        in_session = os.getsid(pid) == record.pid and record.is_current()
+        if in_session or pid in marked(record.mark):
             signal.pidfd_send_signal(handle, number)
     except ProcessLookupError:
         return
@@ -315,14 +264,14 @@ def _signal_member(pid: int, session: int, number: signal.Signals) -> None:
         os.close(handle)
 
 
-def _outlast(pids: list[int], session: int) -> list[int]:
-    """Wait for killed processes without the loop; the pids that are left after 1 s of no exit."""
-    handles: dict[int, int] = {}
+def _outlast(pids: list[int]) -> None:
+    """Wait for killed processes without the loop, until none has ended for 1 s."""
+    handles: set[int] = set()
     poll = select.poll()
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             handle = os.pidfd_open(pid)
-            handles[handle] = pid
+            handles.add(handle)
             poll.register(handle, select.POLLIN)
     try:
         open_handles = set(handles)
@@ -333,7 +282,6 @@ def _outlast(pids: list[int], session: int) -> list[int]:
     finally:
         for handle in handles:
             os.close(handle)
-    return session_members(session)
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,8 +303,11 @@ def spawn(
     port: int,
     spec_hash: str,
     stop_grace_s: float,
+    mark: str = "",
 ) -> EngineProcess:
     """Start an engine in its own session; `output` is the descriptor it writes to by itself.
+
+    `mark` is in the environment of each of its processes.
 
     Raises:
         OSError: the program cannot be started, or not be watched; then nothing of it is left.
@@ -366,12 +317,12 @@ def spawn(
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,
-        env=dict(program.environment),
+        env=_with_mark(program.environment, mark),
         cwd=program.folder,
         start_new_session=True,
     )
     try:
-        look = _look(leader.pid)
+        look = look_at(leader.pid)
         assert look is not None, "an unreaped child has its entry in /proc"
         record = ProcessRecord(
             worker_id=worker_id,
@@ -380,9 +331,49 @@ def spawn(
             boot_id=boot_id(),
             port=port,
             spec_hash=spec_hash,
+            mark=mark,
         )
         return EngineProcess(leader, record, stop_grace_s, program.files)
     except BaseException:
         os.killpg(leader.pid, signal.SIGKILL)
         leader.wait()
         raise
+
+
+def adopt(record: ProcessRecord, *, stop_grace_s: float, files: str = "") -> EngineProcess:
+    """Own the engine of this record, which another inferd has started.
+
+    Raises:
+        ProcessLookupError: its leader is gone, or its number is somebody else's now.
+        OSError: it cannot be watched.
+    """
+    process = EngineProcess(None, record, stop_grace_s, files)
+    # Looked at while the handle is open: from here on it is the same process, or none.
+    if record.is_current() and is_running(record.pid):
+        return process
+    process.hand_over()
+    raise ProcessLookupError(f"process {record.pid} is not the engine of {record.worker_id}")
+
+
+async def end_marked(mark: str, worker_id: str) -> int:
+    """Kill the processes that carry a mark, of an engine whose leader has gone. How many it were.
+
+    Their leader gave them no time either: nothing is lost by a SIGKILL.
+    """
+    found = marked(mark)
+    record = ProcessRecord(worker_id, 0, -1, "", 0, "", mark)
+    deadline = clock.monotonic() + KILL_S_MAX
+    left = found
+    while left and clock.monotonic() < deadline:
+        for pid in left:
+            _signal_member(pid, record, signal.SIGKILL)
+        await asyncio.sleep(LOOK_S)
+        left = marked(mark)
+    if left:
+        log.error("worker %s: killed processes hang in the kernel: %s", worker_id, left)
+    return len(found)
+
+
+def _with_mark(environment: Mapping[str, str], mark: str) -> dict[str, str]:
+    """With the mark, and with what keeps an engine from writing its title over it."""
+    return {**environment, MARK: mark, "SPT_NOENV": "1"} if mark else dict(environment)

@@ -1,6 +1,7 @@
 """The states of a worker, and the one function that moves it between them.
 
 STOPPED -> SPAWNING -> LOADING -> WARMING -> READY -> DRAINING -> STOPPED    a spawned life
+STOPPED -> READY                 taken over: an earlier inferd started it, and it serves
 STOPPED -> LOADING -> READY -> DRAINING -> STOPPED       attached: someone else runs it
 SPAWNING, LOADING, WARMING -> STOPPED                    let go before it was ready
 STOPPED, SPAWNING, LOADING, WARMING, READY, DRAINING -> FAILED
@@ -40,7 +41,7 @@ class WorkerState(StrEnum):
 _S = WorkerState
 TRANSITIONS: Final[Mapping[WorkerState, frozenset[WorkerState]]] = MappingProxyType(
     {
-        _S.STOPPED: frozenset({_S.SPAWNING, _S.LOADING, _S.FAILED}),
+        _S.STOPPED: frozenset({_S.SPAWNING, _S.LOADING, _S.READY, _S.FAILED}),
         _S.SPAWNING: frozenset({_S.LOADING, _S.STOPPED, _S.FAILED}),
         _S.LOADING: frozenset({_S.WARMING, _S.READY, _S.STOPPED, _S.FAILED}),
         _S.WARMING: frozenset({_S.READY, _S.STOPPED, _S.FAILED}),

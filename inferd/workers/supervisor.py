@@ -11,15 +11,18 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from inferd.errors import NotFound
 from inferd.inference import Usage
 from inferd.metrics import Metrics
+from inferd.workers.adoption import end_found
 from inferd.workers.base import Node, WorkerBase
 from inferd.workers.engine import Environment
 from inferd.workers.gpus import Gpus
 from inferd.workers.place import Place
+from inferd.workers.records import Records
 from inferd.workers.spec import PoolSpec
 from inferd.workers.states import Observer, WorkerState
 from inferd.workers.watchdog import NOTHING, Expectation
@@ -70,6 +73,16 @@ class Supervisor:
         """The worker of each place, as of now; one that was removed stays until it has ended."""
         return {place.id: place.worker for place in self._places.values()}
 
+    def inherit(self, records: Records) -> None:
+        """Write down engines there, and take over or end those that it has found. Before `apply`.
+
+        Until then their GPUs are nobody else's.
+        """
+        assert not self._places, "workers look for their engines when they are made"
+        self._node = replace(self._node, records=records)
+        for record in records:
+            self._node.gpus.hold(record.mark, record.devices)
+
     def apply(self, pools: Iterable[PoolSpec]) -> None:
         """Want exactly these pools. Returns at once; the rest shows in the workers' states."""
         assert not self._stopping.is_set(), "nothing can be wanted of a supervisor that stops"
@@ -101,17 +114,23 @@ class Supervisor:
             raise NotFound(f"There is no worker {worker_id!r}; there are: {known}.")
         place.replace()
 
-    def stop(self, drain_s: float) -> None:
-        """Want nothing any more: all drain and stop at the same time; then `run` returns."""
+    def stop(self, drain_s: float, *, leave: bool = False) -> None:
+        """Want nothing any more: all drain and stop at the same time; then `run` returns.
+
+        `leave`: their engines go on running, for the next inferd to take over.
+        """
         self._stopping.set()
         self._pools = {}
         for place in self._places.values():
-            place.retire(drain_s)
+            place.retire(drain_s, leave=leave)
 
     async def run(self) -> None:
         """Keep the workers until `stop`. Cancelled, it stops their engines without draining."""
         try:
             async with asyncio.TaskGroup() as self._group:
+                for worker_id in {record.worker_id for record in self._node.records}:
+                    if worker_id not in self._places:
+                        self._group.create_task(end_found(self._node, worker_id))
                 for place in self._places.values():
                     self._group.create_task(self._keep(place))
                 await self._stopping.wait()
@@ -141,6 +160,8 @@ class Supervisor:
 
     async def _keep(self, place: Place) -> None:
         await place.run()
+        if not self._stopping.is_set():
+            await end_found(self._node, place.id)
         del self._places[place.id]
         self._node.metrics.forget_worker(place.id)
 

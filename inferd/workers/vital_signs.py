@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from inferd.workers.process import CLOCK_TICKS_PER_S, ENDED, PROC, session_members
+from inferd.workers.process import CLOCK_TICKS_PER_S
+from inferd.workers.process_table import ENDED, PROC, session_members
 from inferd.workers.watchdog import Processes
 
 PART_TITLE: Final = "sglang::"

@@ -1,34 +1,24 @@
-"""One life of one engine that inferd starts, top to bottom: spawn, load, warm up, serve, drain.
+"""One life of one engine of ours, top to bottom: spawn, load, warm up, serve, drain.
 
-Owns the engine's processes, output file, port and key, all of which end with the life; the
-supervisor decides whether another one follows. Whatever ends it - the engine, a drain, a
-cancellation - nothing of the session is left when `run` returns.
+The supervisor decides whether another one follows. Whatever ends it - the engine, a drain, a
+cancellation - nothing of the session is left when `run` returns, unless it was told to `leave` the
+engine to the next inferd. One that an earlier inferd has left is taken over instead of spawned.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
-import shlex
-from pathlib import Path
+from dataclasses import replace
 from typing import Final
 
 from inferd import clock
-from inferd.errors import (
-    InferdError,
-    ProvisionError,
-    ShuttingDown,
-    UpstreamError,
-    WorkerUnreachable,
-)
-from inferd.workers import engine, engine_output
-from inferd.workers.base import Node, WorkerBase
-from inferd.workers.client import WorkerClient
+from inferd.errors import InferdError, ProvisionError, ShuttingDown, StorageError, UpstreamError
+from inferd.workers import engine_output
+from inferd.workers.adoption import resume
+from inferd.workers.engine_owner import LEFT, LET_GO, EngineOwner, lost
 from inferd.workers.gpus import TooFewGpus
-from inferd.workers.load_progress import LoadProgress
-from inferd.workers.output_log import LogReader, OutputLog
-from inferd.workers.process import EngineProcess, ProcessRecord, spawn
+from inferd.workers.process import EngineProcess
 from inferd.workers.spec import AttachedSpec, WorkerSpec
 from inferd.workers.states import STARTING, WorkerState, move
 from inferd.workers.vigil import Vigil
@@ -43,57 +33,12 @@ LAST_WORDS_S_MAX: Final = 1.0
 """An engine that fails a request because it is dying is gone within this time."""
 LAST_LINES: Final = 5
 """Of a worker that is given up, shown with the reason."""
-LET_GO: Final = "let go before it was ready"
 
 
-class Worker(WorkerBase):
+class Worker(EngineOwner):
     """An engine of ours. `run` once; another life is another Worker."""
 
-    def __init__(
-        self,
-        worker_id: str,
-        pool: str,
-        spec: WorkerSpec,
-        node: Node,
-        previous: WorkerBase | None = None,
-    ) -> None:
-        self._port = engine.free_port()
-        self._api_key = secrets.token_hex(32)  # base64 may begin with "-", like an option
-        client = WorkerClient(worker_id, f"http://{engine.HOST}:{self._port}", self._api_key)
-        super().__init__(
-            worker_id,
-            pool,
-            node,
-            client=client,
-            spec_hash=spec.spec_hash,
-            inflight_max=spec.engine.running_max,
-            previous=previous,
-        )
-        self.spec = spec
-        self.warm: WarmUp | None = None
-        self._folder = node.folder / worker_id
-        self._key_file = self._folder / "engine.yaml"
-        self._output = OutputLog(self._folder / "output.log", spec.workers.log_bytes_max)
-        self._reader = LogReader.near_end(self._output.path)
-        self._heard = LoadProgress(clock.monotonic())
-        self._process: EngineProcess | None = None
-
-    @property
-    def record(self) -> ProcessRecord | None:
-        """Which process this is, once there is one."""
-        return None if self._process is None else self._process.record
-
-    @property
-    def pid(self) -> int | None:
-        return None if self.record is None else self.record.pid
-
-    @property
-    def port(self) -> int:
-        return self._port
-
-    @property
-    def output_path(self) -> Path:
-        return self._output.path
+    warm: WarmUp | None = None
 
     @property
     def progress(self) -> str:
@@ -111,76 +56,21 @@ class Worker(WorkerBase):
         """Live once; returns in STOPPED or FAILED, with nothing of the engine left."""
         if self.draining:
             return
-        move(self, WorkerState.SPAWNING)
         ending = "stopped with inferd"
         try:
-            if await self._weights_are_good():
-                with self._node.gpus.claim(engine.gpus_needed(self.spec.engine)) as devices:
-                    ending = await self._own(self._spawn(devices))
-            else:
-                ending = LET_GO
-        except (OSError, ProvisionError) as error:
+            ending = await self._begin()
+        except (OSError, ProvisionError, StorageError) as error:
             if self.state is not WorkerState.SPAWNING:
                 raise
             if isinstance(error, TooFewGpus):
                 self.gpus_lacking = error.needed
             move(self, WorkerState.FAILED, f"the engine cannot be started: {error}")
         finally:
-            self._key_file.unlink(missing_ok=True)
-            if self.state is not WorkerState.FAILED:
+            if ending is not LEFT:
+                self._key_file.unlink(missing_ok=True)
+            if self.state not in {WorkerState.FAILED, WorkerState.STOPPED}:
                 move(self, WorkerState.STOPPED, ending)
             self._output.note(f"{self.id} {self.state}: {self.reason}")
-
-    async def _weights_are_good(self) -> bool:
-        """False when it was asked to end meanwhile; bad weights raise ProvisionError."""
-        if self.spec.checksum is not None:
-            self._heard.phase = "comparing its weights with their checksum"
-        await self._node.weights.check(
-            self.spec.weights, self.spec.checksum, over=lambda: self.draining
-        )
-        return not self.draining
-
-    def _spawn(self, devices: tuple[str, ...]) -> EngineProcess:
-        if not self._port:
-            raise OSError("no port of the loopback address is free")
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        engine.write_key_file(self._key_file, self._api_key)
-        program = engine.program(
-            self.spec,
-            self._node.environment,
-            port=self._port,
-            key_file=self._key_file,
-            folder=self._folder,
-            devices=devices,
-        )
-        self._output.note(f"{self.id} starts: {shlex.join(program.arguments)}")
-        self._reader = LogReader.near_end(self._output.path)
-        self._heard = LoadProgress(clock.monotonic())
-        with self._output.opened() as descriptor:
-            self._process = spawn(
-                program,
-                output=descriptor,
-                worker_id=self.id,
-                port=self._port,
-                spec_hash=self.spec_hash,
-                stop_grace_s=engine.STOP_GRACE_S,
-            )
-        self._process.on_exit = self._engine_ended
-        return self._process
-
-    def _engine_ended(self) -> None:
-        """At once: whoever waits for this engine's answer must not wait any longer."""
-        self.client.fail_all(_lost())
-        self._woken.set()
-
-    async def _own(self, process: EngineProcess) -> str:
-        """As long as there is a process: its output is kept small, and in the end it is gone."""
-        async with asyncio.TaskGroup() as group:
-            output = group.create_task(self._output.run())
-            async with process:
-                ending = await self._live(process)
-            output.cancel()
-        return ending
 
     async def _live(self, process: EngineProcess) -> str:
         """From LOADING until nothing is left to be served; how it ended, unless in FAILED."""
@@ -189,10 +79,11 @@ class Worker(WorkerBase):
                 group.create_task(service) for service in (self.client.run(), self._report_loads())
             ]
             try:
-                move(self, WorkerState.LOADING)
-                failure = await self._start(process, group)
+                failure = await self._become_ready(process, group)
                 if failure is None and not self.draining:
                     move(self, WorkerState.READY)
+                    if self.loads is not None and self.on_loads is not None:
+                        self.on_loads(self.loads)
                     failure = await self._serve(process)
                 if failure is not None:
                     move(self, WorkerState.FAILED, failure)
@@ -200,10 +91,23 @@ class Worker(WorkerBase):
                 if self.state is WorkerState.READY:  # cancelled: nobody may be sent here any more
                     move(self, WorkerState.DRAINING, "stopping with inferd")
                 failed = self.state is WorkerState.FAILED
-                self.client.close(_lost() if failed else _stopping())
+                self.client.close(lost() if failed else _stopping())
                 for service in services:
                     service.cancel()
         return "drained" if self.state is WorkerState.DRAINING else LET_GO
+
+    async def _become_ready(self, process: EngineProcess, group: asyncio.TaskGroup) -> str | None:
+        """Why it failed; None when it is ready or was asked to end."""
+        assert self._remembered is not None
+        if self._earlier is not None and self._earlier.was_ready:
+            failure, self.loads = await resume(self.client, self.spec.model)
+            outcome = "adopted" if failure is None else "ended"
+            self.metrics.earlier_engines[outcome].inc()
+            return failure and f"the engine that an earlier inferd has left cannot serve: {failure}"
+        move(self, WorkerState.LOADING)
+        if (failure := await self._start(process, group)) is None and not self.draining:
+            self._remember(replace(self._remembered, was_ready=True))
+        return failure
 
     async def _start(self, process: EngineProcess, group: asyncio.TaskGroup) -> str | None:
         """LOADING and WARMING. Why it failed; None when it is warm or was asked to end."""
@@ -286,18 +190,10 @@ class Worker(WorkerBase):
         self._heard.hear(clock.monotonic(), lines)
         return lines
 
-    @staticmethod
-    def _ended(process: EngineProcess) -> bool:
-        return process.exit_status is not None
-
     def _last_words(self, process: EngineProcess) -> str:
         self._hear(last=True)
         assert process.exit_status is not None
         return engine_output.explain_exit(process.exit_status, list(self._heard.lines))
-
-
-def _lost() -> UpstreamError:
-    return WorkerUnreachable("The worker was lost.")
 
 
 def _stopping() -> UpstreamError:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from inferd import clock
-from inferd.workers import process as process_module
+from inferd.workers import process_table
 from inferd.workers.output_log import follow
 from inferd.workers.process import (
     EngineProcess,
@@ -359,12 +359,12 @@ async def test_files_that_a_killed_engine_cannot_remove_are_removed(
 
 
 def test_names_with_parentheses_and_spaces_do_not_confuse(tmp_path: Path) -> None:
-    look = process_module._look(os.getpid())
+    look = process_table.look_at(os.getpid())
     assert look is not None
     odd = tmp_path / "od) d (x"
     odd.symlink_to(sys.executable)
     with subprocess.Popen([odd, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        looked = process_module._look(child.pid)
+        looked = process_table.look_at(child.pid)
         assert looked is not None
         assert looked.group == look.group
         assert looked.start_ticks >= look.start_ticks
