@@ -21,7 +21,6 @@ from inferd.api.openapi_answers import (
     HEALTH,
     MODEL,
     MODELS,
-    READINESS,
 )
 from inferd.api.openapi_requests import REQUEST_SCHEMAS, closed, nullable
 from inferd.api.operations import OPERATIONS
@@ -130,7 +129,7 @@ def _gets() -> dict[str, Schema]:
         "description": "A name, an alias, or name@version.",
         "schema": {"type": "string", "minLength": 1},
     }
-    unready = {"503": {"description": "No.", "content": {_JSON: {"schema": READINESS}}}}
+    unready = {"503": {"description": "No.", "content": {_JSON: {"schema": HEALTH}}}}
     return {
         "/v1/models": _get("listModels", "What the key may use.", MODELS, _errors(*_KEY_ERRORS)),
         "/v1/models/{model}": {
@@ -138,7 +137,7 @@ def _gets() -> dict[str, Schema]:
             **_get("getModel", "One model.", _reference("Model"), _errors(*_KEY_ERRORS)),
         },
         "/healthz": _get("isAlive", "The process answers.", HEALTH, None),
-        "/readyz": _get("isReady", "Requests are taken.", READINESS, unready),
+        "/readyz": _get("isReady", "Requests are taken.", HEALTH, unready),
         PATH: _get("getDocument", "This document.", {"type": "object"}, None),
     }
 

@@ -166,7 +166,6 @@ MODEL: Final = _all(
 )
 MODELS: Final = _all(object={"const": "list"}, data=_list(MODEL))
 HEALTH: Final = _all(status=TEXT)
-READINESS: Final = _all(status=TEXT, pools={"type": "object", "additionalProperties": TEXT})
 
 ANSWERS: Final[dict[Endpoint, tuple[str, Schema]]] = {
     Endpoint.CHAT: ("ChatCompletion", _CHAT),

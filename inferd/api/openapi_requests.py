@@ -134,15 +134,19 @@ _MESSAGE: Final[Schema] = {
         ),
     ]
 }
-_INPUT_PART: Final[Schema] = {
-    "type": "object",
-    "properties": {
-        "type": {"enum": ["input_text", "output_text", "refusal"]},
-        "text": TEXT,
-        "refusal": TEXT,
-    },
-    "required": ["type"],
-}
+_INPUT_PARTS: Final = (
+    closed(
+        {"type": {"const": "input_text"}, "text": TEXT, "prompt_cache_breakpoint": {}},
+        "type",
+        "text",
+    ),
+    closed(
+        {"type": {"const": "output_text"}, "text": TEXT, "annotations": {}, "logprobs": {}},
+        "type",
+        "text",
+    ),
+    closed({"type": {"const": "refusal"}, "refusal": TEXT}, "type", "refusal"),
+)
 _LABELS: Final[Schema] = {"id": {}, "status": {}}
 _ITEM: Final[Schema] = {
     "anyOf": [
@@ -150,7 +154,7 @@ _ITEM: Final[Schema] = {
             {
                 "type": {"const": "message"},
                 "role": {"enum": ["user", "assistant", "system", "developer"]},
-                "content": _parts(_INPUT_PART),
+                "content": _parts(*_INPUT_PARTS),
                 "phase": {},
                 **_LABELS,
             },
@@ -174,7 +178,7 @@ _ITEM: Final[Schema] = {
             {
                 "type": {"const": "function_call_output"},
                 "call_id": _CALL_ID,
-                "output": _parts(_INPUT_PART),
+                "output": _parts(*_INPUT_PARTS),
                 **_LABELS,
             },
             "type",

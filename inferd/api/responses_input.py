@@ -30,7 +30,11 @@ _MESSAGE: Final = frozenset({"type", "role", "content", "id", "status", "phase"}
 _CALL: Final = frozenset({"type", "call_id", "name", "arguments", "id", "status"})
 _OUTPUT: Final = frozenset({"type", "call_id", "output", "id", "status"})
 _ROLES: Final = ("user", "assistant", "system", "developer")
-_TEXT_PARTS: Final = ("input_text", "output_text")
+_PARTS: Final = {
+    "input_text": frozenset({"type", "text", "prompt_cache_breakpoint"}),
+    "output_text": frozenset({"type", "text", "annotations", "logprobs"}),
+    "refusal": frozenset({"type", "refusal"}),
+}
 _MEDIA: Final = ("input_image", "input_file", "input_audio", "computer_screenshot")
 _FUNCTION: Final = frozenset({"type", "name", "description", "parameters", "strict"})
 _NAMED: Final = frozenset({"type", "name"})
@@ -120,9 +124,10 @@ def _texts(value: object, path: str) -> object:
                 code="unsupported_value",
                 param=f"{where}.type",
             )
+        if kind not in _PARTS:
+            raise not_supported_value(f"{where}.type", kind, tuple(_PARTS))
+        only_keys(given, where, _PARTS[kind])
         key = "refusal" if kind == "refusal" else "text"
-        if kind not in {*_TEXT_PARTS, "refusal"}:
-            raise not_supported_value(f"{where}.type", kind, (*_TEXT_PARTS, "refusal"))
         if key not in given:
             raise missing(f"{where}.{key}")
         parts.append({"type": "text", "text": as_string(given[key], f"{where}.{key}")})
@@ -199,7 +204,7 @@ def flat_format(value: object, path: str) -> dict[str, Any] | None:
     """`text` as a chat's `response_format`; None for plain text."""
     given = as_object(value, path)
     only_keys(given, path, frozenset({"format", "verbosity"}))
-    if given.get("verbosity") not in {None, "medium"}:
+    if given.get("verbosity") not in (None, "medium"):
         raise UnsupportedFeature(
             f"Unsupported value: '{path}.verbosity' supports 'medium' only.",
             code="unsupported_value",

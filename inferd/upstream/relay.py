@@ -1,9 +1,9 @@
 """One stream on its way from a worker to a client: bytes in, bytes out.
 
 Owned by one attempt. Of a chat stream almost nothing is decoded: the first frame, frames with a
-finish reason, usage or an error, and all frames of n > 1 or of a worker that does not write JSON as
-SGLang does. Usage is kept and told once, in the last chunk, if the client asked for it. After
-`[DONE]` nothing follows.
+finish reason, usage, a tool call or an error, and all frames of n > 1 or of a worker that does not
+write JSON as SGLang does. Usage is kept and told once, in the last chunk, if the client asked for
+it. After `[DONE]` nothing follows.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ _FINISH: Final = b'"finish_reason":"'
 _USAGE: Final = b'"usage":{'
 _ANY_USAGE: Final = b'"usage":'
 _ERROR: Final = b'"error":'
+_TOOLS: Final = b'"tool_calls":['
 _DONE: Final = b"[DONE]"
 _COMPACT: Final = b'"choices":[{"index":'
 _OBJECT_END: Final = b"}\n\n"
@@ -82,7 +83,11 @@ class StreamRelay(ABC):
         if not block or self.done:
             return b""
         if self._pass_through and not (
-            _FINISH in block or _USAGE in block or _ERROR in block or _DONE in block
+            _FINISH in block
+            or _USAGE in block
+            or _ERROR in block
+            or _DONE in block
+            or _TOOLS in block
         ):
             count = block.count(END)
             if block.count(_COMPACT) == count == block.count(_OBJECT_END):  # else: not an event
@@ -266,9 +271,11 @@ class ChatRelay(StreamRelay):
     def _normalise(self, choice: dict[str, Any]) -> bool:
         delta = choice["delta"]
         delta.pop("role", None)
-        if self._one_tool_call and delta.get("tool_calls"):
+        if delta.get("tool_calls"):
             delta["tool_calls"] = [
-                call for call in delta["tool_calls"] if not call.get("index")
+                _named_once(call)
+                for call in delta["tool_calls"]
+                if not (self._one_tool_call and call.get("index"))
             ] or None
         choice.pop("matched_stop", None)
         if choice.get("finish_reason") is not None:
@@ -280,3 +287,11 @@ class ChatRelay(StreamRelay):
             return False
         self.events += 1
         return True
+
+
+def _named_once(call: dict[str, Any]) -> dict[str, Any]:
+    """Its id, type and name come once: openai-node takes a later null for another name."""
+    function = call.get("function")
+    if call.get("id") is not None or not isinstance(function, dict):
+        return call
+    return {"index": call.get("index", 0), "function": {"arguments": function.get("arguments")}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -26,6 +27,7 @@ LOCKS = ("requirements/gateway.txt", "requirements/dev.txt")
 SCRIPTS = (
     "scripts/bench",
     "scripts/check",
+    "scripts/conformance",
     "scripts/lock",
     "scripts/serve",
     "scripts/test",
@@ -98,6 +100,21 @@ def project() -> dict[str, Any]:
 def test_locks_are_pins_with_hashes() -> None:
     gateway, dev = (pins(repository.read(lock)) for lock in LOCKS)
     assert gateway.items() <= dev.items(), "the development lock holds all of the gateway's pins"
+
+
+def test_locks_of_client_suites_are_pins_with_hashes() -> None:
+    found = 0
+    for path in repository.files():
+        if path.startswith("tests/conformance/locks/") and path.endswith(".txt"):
+            assert pins(repository.read(path)), path
+            found += 1
+        elif path.endswith("/package-lock.json"):
+            packages = json.loads(repository.read(path))["packages"]
+            for name, package in packages.items():
+                assert not name or package["integrity"].startswith("sha512-"), f"{path}: {name}"
+                assert "resolved" not in package, f"{path}: {name} names a registry"
+            found += 1
+    assert found > 10
 
 
 def test_locks_satisfy_the_project() -> None:

@@ -1,0 +1,1 @@
+"""Client suites of others, run against a whole inferd: see scripts/conformance."""

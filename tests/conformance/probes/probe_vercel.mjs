@@ -1,0 +1,60 @@
+// What users of the Vercel AI SDK do.
+import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
+import * as ai from "ai";
+import { z } from "zod";
+import { assert, check, done, env } from "./probe.mjs";
+
+const provider = createOpenAICompatible({
+  name: "inferd", baseURL: env.BASE_URL, apiKey: env.API_KEY, includeUsage: true, supportsStructuredOutputs: true,
+});
+const model = provider(env.MODEL);
+const prompt = "Say hello to the river.";
+const schema = z.object({ city: z.enum(["Paris", "Rome"]) });
+const tools = { weather: ai.tool({ description: "weather", inputSchema: schema }) };
+
+await check("text", async () => {
+  const { text, usage } = await ai.generateText({ model, prompt, maxOutputTokens: 16 });
+  assert.ok(text.length);
+  assert.ok(usage.outputTokens > 0);
+});
+
+await check("streamed text", async () => {
+  const result = ai.streamText({ model, prompt, maxOutputTokens: 16 });
+  let text = "";
+  for await (const part of result.textStream) text += part;
+  assert.ok(text.length);
+  assert.ok((await result.usage).outputTokens > 0);
+  assert.ok(["stop", "length"].includes(await result.finishReason));
+});
+
+await check("tool", async () => {
+  const { toolCalls } = await ai.generateText({ model, prompt, tools, toolChoice: "required", maxOutputTokens: 64 });
+  assert.ok(["Paris", "Rome"].includes(toolCalls[0].input.city));
+});
+
+await check("streamed tool", async () => {
+  const result = ai.streamText({ model, prompt, tools, toolChoice: "required", maxOutputTokens: 64 });
+  const calls = [];
+  for await (const part of result.fullStream) if (part.type === "tool-call") calls.push(part);
+  assert.equal(calls[0].toolName, "weather");
+});
+
+await check("object", async () => {
+  const { output } = await ai.generateText({ model, prompt, output: ai.Output.object({ schema }), maxOutputTokens: 64 });
+  assert.ok(["Paris", "Rome"].includes(output.city));
+});
+
+await check("embeddings", async () => {
+  const embedder = (provider.embeddingModel ?? provider.textEmbeddingModel)(env.EMBEDDING_MODEL);
+  const { embeddings } = await ai.embedMany({ model: embedder, values: ["one", "two", "three"] });
+  assert.equal(embeddings.length, 3);
+});
+
+await check("error", async () => {
+  await assert.rejects(() => ai.generateText({ model: provider("none"), prompt, maxRetries: 0 }), (error) => {
+    assert.equal(error.statusCode, 404);
+    return true;
+  });
+});
+
+done();
