@@ -231,7 +231,7 @@ def engine_payload(request: InferenceRequest, attempt_id: str, client: WorkerCli
     """The body for the engine: the client's, plus the fields that are ours to set.
 
     Usage is always asked for: without it nobody could bill. `extra_key` keeps one team from timing
-    the prefix cache of another.
+    the prefix cache of another, unless the pool's `cache_scope` is `shared`.
     """
     body = {**request.body, "model": client.model or request.model}
     if request.endpoint.generates:
@@ -243,7 +243,7 @@ def engine_payload(request: InferenceRequest, attempt_id: str, client: WorkerCli
             body["stream_options"] = {"include_usage": True}
     if client.speaks_sglang and request.endpoint.takes_claims:
         body["priority"] = ENGINE_PRIORITY[request.priority]
-        if request.endpoint.generates:
+        if request.endpoint.generates and not request.shared_cache:
             body["extra_key"] = request.team
         if request.choices == 1:
             body["rid"] = attempt_id

@@ -134,6 +134,8 @@ class Prefix:
     keys: tuple[int, ...] = ()
     block_tokens: float = 64.0
     """Tokens of one block, estimated."""
+    hint: int | None = None
+    """The client's `prompt_cache_key`, as a block key of its own."""
 
 
 NO_PREFIX = Prefix()
@@ -172,6 +174,8 @@ class InferenceRequest:
     """Echoed in the answer; None: the client named none."""
     metadata: dict[str, str] = field(default_factory=dict)
     prefix: Prefix = NO_PREFIX
+    shared_cache: bool = False
+    """Any team may find its prompt in the engine's cache, not only its own."""
     rank: int = 0
     """Under overload the lower ranks are shed first."""
     why: dict[str, str] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from inferd.config.reload import (
     AttachedAdded,
     AttachedRemoved,
+    CacheScopeChanged,
     Change,
     LogLevelChanged,
     ModelAdded,
@@ -58,6 +59,14 @@ def _of_a_version(change: Change) -> str:
                 f"{model}@{after.version}: {changed}; its workers drain and are replaced, one"
                 " after another"
             )
+        case CacheScopeChanged(model, version, before, after):
+            return f"{model}@{version}: cache_scope {before} -> {after} for what comes"
+        case _:
+            return _of_workers(change)
+
+
+def _of_workers(change: Change) -> str:
+    match change:
         case WorkerCountChanged(model, version, before, after):
             then = "more start" if after > before else "those too many drain and stop"
             return f"{model}@{version}: workers {before} -> {after}; {then}"
@@ -74,7 +83,9 @@ def _of_a_version(change: Change) -> str:
             return str(change)
 
 
-_TOLD_ON_THEIR_OWN = frozenset({"versions", "workers", "watchdog", "attached", "count"})
+_TOLD_ON_THEIR_OWN = frozenset(
+    {"versions", "workers", "watchdog", "attached", "count", "cache_scope"}
+)
 
 
 def _differences(before: Section, after: Section) -> str:

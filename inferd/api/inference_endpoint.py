@@ -188,6 +188,7 @@ class InferenceEndpoint:
             service_tier=parsed.service_tier,
             metadata=parsed.metadata,
             prefix=self._prefix(parsed, route, caller, prompt_tokens),
+            shared_cache=route.shared_cache,
             rank=rank,
             echo=parsed.echo,
         )
@@ -195,7 +196,7 @@ class InferenceEndpoint:
     def _prefix(
         self, parsed: ParsedRequest, route: Route, caller: Caller, prompt_tokens: int
     ) -> Prefix:
-        """Tools come first in every template. Teams share no cache, so they share no blocks."""
+        """Tools come first in every template. Teams that share no cache share no blocks."""
         body = parsed.body
         if "messages" in body:
             parts = [orjson.dumps(tool) for tool in body.get("tools", ())]
@@ -204,7 +205,9 @@ class InferenceEndpoint:
             parts = [orjson.dumps(body["prompt"])]
         else:
             return NO_PREFIX
-        return self._hasher.prefix(f"{route.pool}\0{caller.team}", parts, prompt_tokens)
+        scope = "" if route.shared_cache else caller.team
+        seed = f"{route.pool}\0{scope}"
+        return self._hasher.prefix(seed, parts, prompt_tokens, parsed.cache_hint)
 
     async def _whole(self, request: InferenceRequest, receive: Receive, send: Send) -> None:
         sink = WholeAnswer(self._operation.whole)

@@ -172,12 +172,12 @@ GATEWAY: Final[dict[str, Rule[object]]] = {
     "tool_choice": Rule(check_choice, {"$ref": "#/components/schemas/ToolChoice"}),
     "parallel_tool_calls": boolean,
     "reasoning_effort": reasoning_effort,
+    "prompt_cache_key": string(LABEL_CHARS_MAX),
     **WHO_ASKS,
 }
 
 ACCEPTED: Final[dict[str, Rule[object]]] = {
     "verbosity": Rule(_verbosity, {"type": "string", "const": "medium"}),
-    "prompt_cache_key": string(LABEL_CHARS_MAX),
     "prompt_cache_options": prompt_cache_options,
     "prompt_cache_retention": one_of("in_memory", "in-memory", "24h"),
     "store": store,

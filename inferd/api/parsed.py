@@ -96,6 +96,8 @@ class ParsedRequest:
     service_tier: str | None = None
     """The tier that is really used, to be echoed; None if the client named none."""
     metadata: dict[str, str] = field(default_factory=dict)
+    cache_hint: str | None = None
+    """The client's name for prompts that begin alike."""
     user_hash: str | None = None
     """A short hash of `safety_identifier` or `user`, for the log."""
     echo: dict[str, Any] = field(default_factory=dict)

@@ -104,6 +104,7 @@ TABLES: Final = Tables(
         "reasoning": Rule(_reasoning, _REASONING_SCHEMA),
         "top_logprobs": integer(0, TOP_LOGPROBS_MAX),
         "include": Rule(_include, {"type": "array", "items": _INCLUDES.schema, "maxItems": 16}),
+        "prompt_cache_key": string(LABEL_CHARS_MAX),
         **WHO_ASKS,
     },
     accepted={
@@ -118,7 +119,6 @@ TABLES: Final = Tables(
                 "additionalProperties": False,
             },
         ),
-        "prompt_cache_key": string(LABEL_CHARS_MAX),
         "prompt_cache_options": prompt_cache_options,
         "prompt_cache_retention": one_of("in_memory", "in-memory", "24h"),
     },
@@ -136,6 +136,7 @@ _SAME_IN_CHAT: Final[tuple[str, ...]] = (
     "tools",
     "tool_choice",
     "parallel_tool_calls",
+    "prompt_cache_key",
     "metadata",
     "priority",
     "service_tier",

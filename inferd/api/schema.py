@@ -82,6 +82,7 @@ def join_chat(
         output_tokens_given=output_tokens_max is not None,
         prompt_bytes=prompt_bytes,
         parallel_tool_calls=ours.get("parallel_tool_calls", True),
+        cache_hint=ours.get("prompt_cache_key"),
         **streams,
         **who_asks(ours, priority_max),
     )

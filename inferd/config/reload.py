@@ -113,6 +113,16 @@ class VersionChanged(Change):
 
 
 @dataclass(frozen=True, slots=True)
+class CacheScopeChanged(Change):
+    """For the requests that come; no worker is replaced."""
+
+    model: str
+    version: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerCountChanged(Change):
     """Workers too many drain; the others go on."""
 
@@ -185,6 +195,7 @@ ORDER: Final[tuple[type[Change], ...]] = (
     AttachedAdded,
     ModelChanged,
     VersionChanged,
+    CacheScopeChanged,
     WorkerSettingsChanged,
     WatchdogChanged,
     WorkerCountChanged,
@@ -263,6 +274,10 @@ _STARTED_WITH: Final = ("context_tokens_max", "kind", "dimensions")
 """Keys of a model that its engines are started with."""
 
 
+_ON_THEIR_OWN: Final = frozenset({"workers", "watchdog", "attached", "cache_scope"})
+"""Keys of a version whose changes replace no worker."""
+
+
 def _version_changes(old: Model, new: Model) -> Iterator[Change]:
     before = {version.version: version for version in old.versions}
     after = {version.version: version for version in new.versions}
@@ -272,9 +287,11 @@ def _version_changes(old: Model, new: Model) -> Iterator[Change]:
             yield VersionAdded(new.name, version)
             continue
         was = before[name]
-        changed = set(_changed_keys(was, version)) - {"workers", "watchdog", "attached"}
+        changed = set(_changed_keys(was, version)) - _ON_THEIR_OWN
         if changed or (restarted and version.weights is not None):
             yield VersionChanged(new.name, was, version)
+        if was.cache_scope != version.cache_scope:
+            yield CacheScopeChanged(new.name, name, was.cache_scope, version.cache_scope)
         yield from _worker_changes(new.name, was, version)
     for name, version in before.items():
         if name not in after:

@@ -93,6 +93,12 @@ class Version(Section):
         pattern=CHECKSUM,
         description="of the folder's manifest; `inferd check --checksums` compares",
     )
+    cache_scope: Literal["team", "shared"] = Field(
+        "team",
+        description="who may find a prompt in its cache: only its team, or every team, which can"
+        " then tell by the time whether another one asked the same",
+        json_schema_extra={"reload": "live"},
+    )
     engine: EngineOptions = Field(default_factory=EngineOptions, description="how SGLang is run")
     workers: Workers = Field(
         default_factory=Workers, description="how many; none where there are no weights"

@@ -103,6 +103,8 @@ class Account:
         if asked.depths_at != self.index.changes:
             asked.depths_at = self.index.changes
             asked.depths = self.index.depths(asked.prefix.keys) if asked.prefix.keys else None
+            if asked.prefix.hint is not None:
+                asked.hinted = self.index.holders(asked.prefix.hint)
 
     def price(self, asked: Asked) -> int:
         """What the request should cost its team where most of its prompt is."""
@@ -135,10 +137,12 @@ class Account:
             lease.predicted_ttft_s = placement.ttft_ms / 1e3
         self.load.take(lease)
         target.derive(self.conditions.cost, self.conditions.tpot_ms, now)
-        if asked.prefix.keys:
+        prefix = asked.prefix
+        blocks = prefix.keys if prefix.hint is None else (prefix.hint, *prefix.keys)
+        if blocks:
             kv_tokens = target.kv_tokens or KV_TOKENS_GUESS
-            capacity = max(1, int(kv_tokens / asked.prefix.block_tokens))
-            self.index.insert(target.bit, asked.prefix.keys, capacity)
+            capacity = max(1, int(kv_tokens / prefix.block_tokens))
+            self.index.insert(target.bit, blocks, capacity)
 
     def answers(self, lease: Lease) -> None:
         """A first token came, or should have come."""

@@ -83,6 +83,10 @@ class BlockIndex:
         _note(found, live, depth)
         return found
 
+    def holders(self, block: int) -> int:
+        """The bits of the targets that were sent a block."""
+        return self._owner.get(block, 0)
+
     def _disown(self, block: int, bit: int) -> None:
         left = self._owner[block] & ~(1 << bit)
         if left:

@@ -32,6 +32,8 @@ class Asked:
     depths: dict[int, int] | None = None
     """Blocks that targets hold, by bit, looked up when the index had `depths_at` changes."""
     depths_at: int = -1
+    hinted: int = 0
+    """Bits of the targets that were sent something under the same hint, looked up with `depths`."""
 
     @classmethod
     def of(cls, request: InferenceRequest, answer_tokens: int) -> Asked:

@@ -26,6 +26,9 @@ SLOT_TOKENS: Final = 64
 short its answer, so a flood of tiny requests must not look free next to one long answer."""
 RECOMPUTE_WEIGHT: Final = 6.0
 """EXT: what a prompt's own prefill costs those behind it, beside what it costs itself."""
+HINT_TOKENS: Final = 64
+"""A target that was sent something under the same `prompt_cache_key` counts as if it held so much
+more of the prompt: it wins among equals, and no queue is waited in for it."""
 WALL_MS: Final = 20_000.0
 KNEE: Final = 0.7
 """Above this share of the per-token budget a target becomes dearer, steeply."""
@@ -50,7 +53,7 @@ class Reason(StrEnum):
     ONLY_CHOICE = "only_choice"  # no other target had room
     LEAST_LOADED = "least_loaded"
     TIE = "tie"  # several carried the same: chance decided
-    AFFINITY = "affinity"  # it holds most of the prompt, as far as any does
+    AFFINITY = "affinity"  # it holds most of the prompt, as far as any does, or was hinted at
     SPILL = "spill"  # another one holds more of the prompt, but would answer later
     IDLE = "idle"  # the better one was busy, this one had nothing to do
     NO_PREFIX = "no_prefix"  # nobody holds any of it: the cheapest
@@ -157,7 +160,7 @@ class RoundRobin(_Slots):
 
 
 class BoundedHash(_Slots):
-    """Consistent hashing of the first blocks, with a bounded load.
+    """Consistent hashing of the first blocks, or of the client's hint, with a bounded load.
 
     From the hash on along the ring, to the first target whose outstanding tokens, this request
     included, are at most 1.25 x the mean plus a slack.
@@ -176,7 +179,7 @@ class BoundedHash(_Slots):
         self._members: tuple[str, ...] = ()
 
     def choose(self, asked: Asked, targets: Sequence[Target], now: float) -> Placement:
-        if not asked.prefix.keys:
+        if not asked.prefix.keys and asked.prefix.hint is None:
             return self._fallback.choose(asked, targets, now)
         members = tuple(target.id for target in targets)
         if members != self._members:
@@ -188,7 +191,9 @@ class BoundedHash(_Slots):
         total = sum(target.outstanding_tokens for target in targets) + asked.prompt_tokens
         limit = LOAD_FACTOR * total / len(targets) + self._slack_tokens
         keys = asked.prefix.keys
-        last = keys[min(self._blocks, len(keys)) - 1]
+        last = asked.prefix.hint
+        if last is None:
+            last = keys[min(self._blocks, len(keys)) - 1]
         point = (xxh3_64_intdigest(last.to_bytes(8, "little")), "")
         at = bisect(self._ring, point)
         seen: set[str] = set()
@@ -224,7 +229,7 @@ class PredictedTTFT:
         cost = self._conditions.cost
         e_ms = cost.e_ms / 1e6
         room_ms = (asked.due - now) * 1e3 if self._conditions.refuse_late else math.inf
-        depths, tokens = asked.depths, asked.prompt_tokens
+        depths, tokens, hinted = asked.depths, asked.prompt_tokens, asked.hinted
         block_tokens = asked.prefix.block_tokens
         best: Target | None = None
         best_idle: Target | None = None
@@ -246,6 +251,8 @@ class PredictedTTFT:
             if asked.spills and not idle and self._closed(target, asked):
                 continue
             total = ttft + RECOMPUTE_WEIGHT * own
+            if hinted and hinted >> target.bit & 1:
+                total -= (1 + RECOMPUTE_WEIGHT) * HINT_TOKENS * target.token_ms
             if target.utilization > KNEE and not idle:
                 total += WALL_MS * (target.utilization - KNEE)
             if total < least or (total == least and best and self._nearer(asked, target, best)):
@@ -261,6 +268,8 @@ class PredictedTTFT:
         )
         if best_depth < deepest:
             reason = Reason.SPILL
+        elif hinted >> best.bit & 1:
+            reason = Reason.AFFINITY
         if not best.leases:
             return Placement(best, reason, best_ttft)
         wait = self._wait(best, asked, now)
@@ -305,7 +314,9 @@ class PredictedTTFT:
         Rendezvous hashing: a restart, which forgets the index, finds the same homes.
         """
         keys = asked.prefix.keys
-        key = keys[min(HASHED_BLOCKS, len(keys)) - 1] if keys else 0
+        key = asked.prefix.hint
+        if key is None:
+            key = keys[min(HASHED_BLOCKS, len(keys)) - 1] if keys else 0
         return rendezvous(key, one.id) > rendezvous(key, other.id)
 
 

@@ -30,6 +30,8 @@ class Route:
     """The name as the client wrote it, to be echoed; `limits.name` is the public one."""
     pinned: bool
     """The client asked for this version: a change of the default does not move it."""
+    shared_cache: bool = False
+    """Teams find each other's prompts in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +126,14 @@ def _routes(model: Model) -> Iterable[Route]:
         dimensions=model.dimensions,
         vocabulary_tokens=model.vocabulary_tokens,
     )
-    for name in (model.name, *model.aliases):
-        default = model.default_version
-        yield Route(pool_id(model.name, default), default, limits, name, pinned=False)
-        for version in model.versions:
+    for version in model.versions:
+        pool = pool_id(model.name, version.version)
+        shared = version.cache_scope == "shared"
+        for name in (model.name, *model.aliases):
             pinned = f"{name}@{version.version}"
-            pool = pool_id(model.name, version.version)
-            yield Route(pool, version.version, limits, pinned, pinned=True)
+            yield Route(pool, version.version, limits, pinned, pinned=True, shared_cache=shared)
+            if version.version == model.default_version:
+                yield Route(pool, version.version, limits, name, pinned=False, shared_cache=shared)
 
 
 def _listed(model: Model, allowed: Collection[str] | None) -> bool:

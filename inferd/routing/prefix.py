@@ -2,8 +2,8 @@
 
 A block is a fixed number of bytes, 64 tokens at the estimator's start ratio. Not the learnt ratio:
 each move of it would rename every block, and all that is known of every cache would be lost. Tokens
-per block follow from each prompt's own estimate instead. Model, version, adapter and cache scope
-(the team) are in the seed. Long messages are hashed once: their keys are kept, within bounds.
+per block follow from each prompt's own estimate instead. Pool and cache scope (the team, unless it
+is shared) are in the seed. Long messages are hashed once: their keys are kept, within bounds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 from xxhash import xxh3_64_intdigest, xxh3_128_digest
 
-from inferd.inference import Prefix
+from inferd.inference import NO_PREFIX, Prefix
 
 BLOCK_TOKENS: Final = 64
 BLOCK_BYTES: Final = 224
@@ -39,8 +39,14 @@ class PrefixHasher:
         self.found = 0
         """Long messages whose keys were remembered."""
 
-    def prefix(self, seed: str, parts: Iterable[bytes], prompt_tokens: int) -> Prefix:
-        """Of a prompt whose `parts` (tools, then messages) come in the order of the template."""
+    def prefix(
+        self, seed: str, parts: Iterable[bytes], prompt_tokens: int, hint: str | None = None
+    ) -> Prefix:
+        """Of a prompt whose `parts` (tools, then messages) come in the order of the template.
+
+        `hint`: the client's name for prompts that begin alike.
+        """
+        named = xxh3_64_intdigest(f"{seed}\0{hint}".encode()) if hint else None
         state: _State = (xxh3_64_intdigest(seed.encode()), b"")
         keys: list[int] = []
         size = 0
@@ -54,8 +60,9 @@ class PrefixHasher:
                 more, state = self._recall(state, part)
             keys += more
         if not keys:
-            return Prefix()
-        return Prefix(tuple(keys[:BLOCKS_MAX]), max(1, prompt_tokens) * BLOCK_BYTES / size)
+            return Prefix(hint=named) if hint else NO_PREFIX
+        tokens = max(1, prompt_tokens) * BLOCK_BYTES / size
+        return Prefix(tuple(keys[:BLOCKS_MAX]), tokens, named)
 
     def _recall(self, state: _State, part: bytes) -> tuple[tuple[int, ...], _State]:
         name = (*state, xxh3_128_digest(part))

@@ -45,6 +45,11 @@ CASES: list[tuple[Config, Config, str]] = [
         ),
         "team search: models changed, weight 1 -> 2, tokens_per_s unset -> 1,000",
     ),
+    (
+        config(),
+        with_version(cache_scope="shared"),
+        "chat@1: cache_scope team -> shared for what comes",
+    ),
     (config(), config(models=(MODEL, OTHER)), "model other is added; its workers start"),
     (
         config(models=(MODEL, OTHER)),

@@ -39,6 +39,10 @@ def prompt(tokens: int, first_key: int = 1, team: str = "search") -> InferenceRe
     return replace(request(team, prompt_tokens=tokens), prefix=Prefix(keys, 64.0))
 
 
+def hinted(asked: InferenceRequest, hint: int) -> InferenceRequest:
+    return replace(asked, prefix=replace(asked.prefix, hint=hint))
+
+
 async def served(scheduler: Scheduler, asked: InferenceRequest) -> Lease:
     async with scheduler.ticket(asked, 1) as lease:
         lease.first_token(monotonic())
@@ -53,6 +57,35 @@ async def test_a_second_turn_goes_to_the_worker_that_has_the_first() -> None:
             again = await served(scheduler, prompt(2_600, first_key))
             assert (again.target, again.reason) == (first.target, "affinity")
             assert again.claim.hit_tokens >= 1_900
+    assert at_rest(scheduler)
+
+
+@pytest.mark.parametrize("placement", ["predicted_ttft", "bounded_hash"])
+async def test_requests_under_one_hint_go_to_one_worker_whatever_they_ask(placement: str) -> None:
+    scheduler = pool("a", "b", "c", "d", serving=replace(SERVING, placement=placement))
+    for hint in (11, 22, 33):
+        first = await served(scheduler, hinted(prompt(300, 1_000 * hint), hint))
+        for number in range(1, 4):
+            again = await served(scheduler, hinted(prompt(300, 1_000 * hint + 100 * number), hint))
+            assert (again.target, again.reason) == (first.target, "affinity")
+        short = await served(scheduler, hinted(request("search", prompt_tokens=8), hint))
+        assert short.target == first.target
+    assert at_rest(scheduler)
+
+
+async def test_no_queue_is_waited_in_for_a_hint_and_a_held_prompt_counts_more() -> None:
+    scheduler = pool("a", "b")
+    async with asyncio.TaskGroup() as group:
+        first = Client(group, scheduler, hinted(prompt(8_000), 7))
+        await turns()
+        second = await served(scheduler, hinted(prompt(300, 9_000), 7))
+        assert second.target != first.target
+        await end_all([first])
+    held = await served(scheduler, hinted(prompt(8_100), 8))
+    assert held.target == first.target
+    back = await served(scheduler, hinted(prompt(9_000, 20_000), 9))
+    again = await served(scheduler, hinted(prompt(8_100), 9))
+    assert again.target == first.target, back.target
     assert at_rest(scheduler)
 
 

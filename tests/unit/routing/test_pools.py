@@ -54,6 +54,21 @@ def test_names_aliases_and_pinned_versions_lead_to_pools(
     assert route.pool == f"{route.limits.name}@{route.version}"
 
 
+def test_the_cache_is_shared_where_the_version_says_so() -> None:
+    versions = (Version(version="1"), Version(version="2", cache_scope="shared"))
+    pools = Pools([SMALL.model_copy(update={"versions": versions})])
+    shared = {
+        name: pools.resolve(name, CALLER, TEAM).shared_cache
+        for name in ("chat-small", "small", "chat-small@1", "chat-small@2")
+    }
+    assert shared == {
+        "chat-small": True,
+        "small": True,
+        "chat-small@1": False,
+        "chat-small@2": True,
+    }
+
+
 def test_a_route_carries_the_limits_that_validation_needs(pools: Pools) -> None:
     limits = pools.resolve("gpt-x", CALLER, TEAM).limits
     assert (limits.name, limits.context_tokens_max, limits.output_tokens_max) == (

@@ -37,6 +37,18 @@ def test_teams_and_versions_share_nothing() -> None:
     assert not set(keys(text)) & set(keys(text, seed="chat@2\0search"))
 
 
+def test_a_hint_names_the_same_for_one_team_only_and_changes_no_block() -> None:
+    hasher = PrefixHasher()
+    text = [b"x" * 5_000]
+    plain = hasher.prefix("chat@1\0search", text, 1_000)
+    hinted = hasher.prefix("chat@1\0search", text, 1_000, "session")
+    other_team = hasher.prefix("chat@1\0mail", text, 1_000, "session")
+    short = hasher.prefix("chat@1\0search", [b"hi"], 10, "session")
+    assert hinted.keys == plain.keys
+    assert short.hint == hinted.hint not in {plain.hint, other_team.hint}
+    assert (plain.hint, short.keys) == (None, ())
+
+
 def test_a_shared_system_prompt_is_hashed_once() -> None:
     hasher = PrefixHasher()
     system = b"s" * 20_000
