@@ -35,6 +35,4 @@ def test_a_row_is_replaced_by_a_newer_one() -> None:
 def test_the_document_has_a_row_for_every_suite() -> None:
     text = DOCUMENT.read_text("utf-8")
     for suite in SUITES:
-        for engine in suite.engines:
-            assert f"\n| `{suite.name}` |" in text, suite.name
-            assert f"| {engine} |" in text, engine
+        assert f"\n| `{suite.name}` |" in text, suite.name
