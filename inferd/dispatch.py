@@ -61,13 +61,20 @@ class Answer(Protocol):
 
 
 class Sink(Protocol):
-    """Where an answer goes. `content_sent`: the client has seen a part of it."""
+    """Where an answer goes.
+
+    `content_sent`: the client has seen a part of it, the last one at loop time `output_at`.
+    `push` relays what the worker sent at once, or declines what needs a look or a wait.
+    """
 
     content_sent: bool
+    output_at: float
 
     def answer(self, request: InferenceRequest, attempt_id: str) -> Answer: ...
 
     async def send(self, data: bytes) -> None: ...
+
+    def push(self, data: bytes) -> bool: ...
 
 
 class Dispatch:
@@ -156,6 +163,7 @@ class Dispatch:
                 first_of = lease if request.stream else None
                 await self._relay(exchange, answer, sink, settlement, first_of)
             finally:
+                settlement.output_ended(sink.output_at)
                 if answer.done or exchange.whole or exchange.failed:
                     settlement.bill(answer)  # 5 settle
                     exchange.finish()
@@ -176,6 +184,7 @@ class Dispatch:
         status = await exchange.head()
         if status != OK:
             raise from_body(status, await exchange.read_all())
+
         while not answer.done and (data := await exchange.read()):
             if first_of is not None:  # the engine says nothing before its first token
                 first_of.first_token(monotonic())
@@ -184,6 +193,7 @@ class Dispatch:
             if out:
                 settlement.output_sent()
                 await sink.send(out)
+            await exchange.push(sink.push)  # no task runs for a common event
         if last := answer.end():
             await sink.send(last)
 

@@ -170,6 +170,11 @@ class Settlement:
         if self._first_output is None:
             self._first_output = self._last_output
 
+    def output_ended(self, at: float) -> None:
+        """This attempt sends no more; the last of its output left at loop time `at`."""
+        if self._last_output is not None:
+            self._last_output = max(self._last_output, at)
+
     def bill(self, answer: Bill) -> None:
         """The answer has ended: keep what it cost."""
         self._usage = answer.bill()

@@ -11,7 +11,6 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from inferd.api.error_body import error_content
-from inferd.clock import monotonic
 from inferd.upstream.frames import encode
 from inferd.upstream.relay import ChatRelay
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Scope, Send
 
+    from inferd.api.http_protocol import ChunkedBody
     from inferd.inference import InferenceRequest
     from inferd.upstream.relay import StreamRelay
 
@@ -40,15 +40,18 @@ class EventStream:
         "_accepted",
         "_accepted_at",
         "_arrived",
+        "_body",
         "_last_sent",
         "_looked",
         "_new_relay",
         "_relay",
         "_send",
         "_stall_s",
+        "_time",
         "_transport",
         "_written",
         "content_sent",
+        "output_at",
         "started",
     )
 
@@ -64,8 +67,12 @@ class EventStream:
         self._new_relay = new_relay
         self._stall_s = stall_s
         self._transport: asyncio.Transport | None = scope.get("inferd.transport")
+        self._body: ChunkedBody | None = scope.get("inferd.body")
         self._relay: StreamRelay | None = None
-        self._arrived = self._last_sent = self._looked = self._accepted_at = monotonic()
+        # Bound once: to ask for the running loop costs more than to ask it for its time.
+        self._time = asyncio.get_running_loop().time
+        self._arrived = self._last_sent = self._looked = self._accepted_at = self._time()
+        self.output_at = self._arrived
         self._written = 0
         self._accepted = 0
         self.started = False
@@ -78,6 +85,20 @@ class EventStream:
     async def send(self, data: bytes) -> None:
         self.content_sent = True
         await self._write(data)
+        self.output_at = self._time()
+
+    def push(self, data: bytes) -> bool:
+        """Relay what a read from the worker brought, if it needs neither a look nor a wait."""
+        body, relay = self._body, self._relay
+        if body is None or relay is None or not body.ready:
+            return False
+        out = relay.pass_through(data)
+        if out is None:
+            return False
+        self.output_at = self._time()
+        self._written += len(out)
+        body.write(out)
+        return True
 
     async def end(self) -> None:
         """The stream is complete: its last event has been sent."""
@@ -99,7 +120,7 @@ class EventStream:
 
         The cut is a lost connection: whoever watches it ends the request.
         """
-        now = self._looked = monotonic()
+        now = self._looked = self._time()
         unread = self._transport.get_write_buffer_size() if self._transport is not None else 0
         accepted = self._written - unread
         if not unread or accepted > self._accepted:
@@ -112,11 +133,11 @@ class EventStream:
 
     def _comment_due(self) -> float:
         if self.started:
-            return self._last_sent + KEEP_ALIVE_S
+            return max(self._last_sent, self.output_at) + KEEP_ALIVE_S
         return self._arrived + FIRST_EVENT_S_MAX
 
     async def _write(self, data: bytes) -> None:
-        self._last_sent = monotonic()
+        self._last_sent = self._time()
         if not self.started:
             self.started = True
             await self._send({"type": "http.response.start", "status": 200, "headers": HEADERS})

@@ -31,6 +31,30 @@ class ConnectionLimits:
     stall_s: float
 
 
+class ChunkedBody:
+    """The body of a streamed response, written without a task: what `send` does, less the wait."""
+
+    __slots__ = ("_cycle",)
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    @property
+    def ready(self) -> bool:
+        """The head of a chunked response has been sent, and its client keeps up."""
+        cycle = self._cycle
+        return (
+            cycle.chunked_encoding is True
+            and not cycle.flow.write_paused
+            and not cycle.response_complete
+            and not cycle.disconnected
+        )
+
+    def write(self, data: bytes) -> None:
+        """One chunk; only while `ready`, and never of no bytes: that would end the body."""
+        self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+
 def protocol_class(connection_limits: ConnectionLimits) -> type[asyncio.Protocol]:
     """The protocol of one listener."""
 
@@ -91,6 +115,8 @@ class InferdProtocol(HttpToolsProtocol):
             if len(self._earlier) > PIPELINED_MAX:
                 self.transport.abort()
         super().on_headers_complete()
+        scope: dict[str, Any] = self.scope  # type: ignore[assignment]
+        scope["inferd.body"] = ChunkedBody(self.cycle)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

@@ -96,15 +96,21 @@ class Collector:
 class WholeAnswer:
     """A sink for `dispatch` that holds the one body."""
 
-    __slots__ = ("_normalise", "body", "content_sent")
+    __slots__ = ("_normalise", "body", "content_sent", "output_at")
 
     def __init__(self, normalise: Normalise) -> None:
         self._normalise = normalise
         self.body = b""
         self.content_sent = False
+        self.output_at = 0.0
 
     def answer(self, request: InferenceRequest, attempt_id: str) -> Collector:
         return Collector(request, attempt_id, self._normalise)
+
+    def push(self, data: bytes) -> bool:
+        """Declines: nothing of a whole answer leaves before its end."""
+        del data
+        return False
 
     async def send(self, data: bytes) -> None:
         self.body = data

@@ -12,6 +12,8 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+import orjson
+
 from inferd.errors import InferdError, InvalidAnswer, WorkerUnreachable
 from inferd.inference import Usage
 from inferd.upstream.answer import choices_of, finish_reason_of, usage_body, usage_of
@@ -33,6 +35,8 @@ _DONE: Final = b"[DONE]"
 _COMPACT: Final = b'"choices":[{"index":'
 _OBJECT_END: Final = b"}\n\n"
 _USAGE_NULL: Final = b',"usage":null}\n\n'
+_USUAL_END: Final = b'"finish_reason":null,"matched_stop":null}]}\n\n'
+"""How SGLang ends an event of one choice that says nothing but text."""
 
 
 class StreamRelay(ABC):
@@ -50,6 +54,7 @@ class StreamRelay(ABC):
         "_prompt_tokens_estimated",
         "_response_id",
         "_splitter",
+        "_usual_start",
         "done",
         "events",
         "usage",
@@ -67,11 +72,50 @@ class StreamRelay(ABC):
         self._opened = False
         self._left = False
         self._pass_through = False
+        self._usual_start = b""
         self._finished = 0
         self._created = 0
         self.done = False
         self.events = 0
         self.usage: Usage | None = None
+
+    def pass_through(self, data: bytes) -> bytes | None:
+        """What the client gets for these bytes if they are whole events of the usual kind.
+
+        None: not taken, `feed` has to look into them.
+        """
+        if not self._pass_through or self._splitter.tail or self.done:
+            return None
+        if (
+            data.startswith(self._usual_start)
+            and data.endswith(_USUAL_END)
+            and data.find(END) == len(data) - len(END)
+            and _TOOLS not in data
+        ):
+            self.events += 1
+            return data[: -len(_OBJECT_END)] + _USAGE_NULL if self._include_usage else data
+        return self._undecoded(data) if data.endswith(END) and b"\r" not in data else None
+
+    def _undecoded(self, block: bytes) -> bytes | None:
+        """The same for several events, or for one of a rarer form."""
+        if (
+            _FINISH in block
+            or _USAGE in block
+            or _ERROR in block
+            or _DONE in block
+            or _TOOLS in block
+        ):
+            return None
+        count = block.count(END)
+        if not block.count(_COMPACT) == count == block.count(_OBJECT_END):  # not only events
+            return None
+        if not self._include_usage:
+            self.events += count
+            return block
+        if _ANY_USAGE in block:
+            return None
+        self.events += count
+        return block.replace(_OBJECT_END, _USAGE_NULL)
 
     def feed(self, data: bytes) -> bytes:
         """What the client gets for these bytes; may be empty.
@@ -82,21 +126,8 @@ class StreamRelay(ABC):
         block = self._splitter.feed(data)
         if not block or self.done:
             return b""
-        if self._pass_through and not (
-            _FINISH in block
-            or _USAGE in block
-            or _ERROR in block
-            or _DONE in block
-            or _TOOLS in block
-        ):
-            count = block.count(END)
-            if block.count(_COMPACT) == count == block.count(_OBJECT_END):  # else: not an event
-                if not self._include_usage:
-                    self.events += count
-                    return block
-                if _ANY_USAGE not in block:
-                    self.events += count
-                    return block.replace(_OBJECT_END, _USAGE_NULL)
+        if self._pass_through and (passed := self._undecoded(block)) is not None:
+            return passed
         return self._frames(frames_of(block))
 
     def client_left(self) -> None:
@@ -197,6 +228,7 @@ class StreamRelay(ABC):
             self._opened = True
             self._created = event.get("created") or 0
             self._pass_through = compact and ours and self._may_pass_through()
+            self._usual_start = _start_of(event)
             opening = self._open(event)
         event["choices"] = [choice for choice in choices if self._normalise(choice)]
         return opening + encode(event) if event["choices"] else opening
@@ -243,6 +275,15 @@ class StreamRelay(ABC):
             "usage": usage_body(self.bill()),
         }
         return encode(chunk) + DONE
+
+
+def _start_of(event: dict[str, Any]) -> bytes:
+    """How the engine begins the events of this answer, up to what is new in each.
+
+    An event of another beginning is only looked at more closely.
+    """
+    head = {key: event.get(key) for key in ("id", "object", "created", "model")}
+    return b"data: " + orjson.dumps(head)[:-1] + b',"choices":[{"index":0,"delta":{'
 
 
 class ChatRelay(StreamRelay):

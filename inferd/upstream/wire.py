@@ -1,36 +1,32 @@
-"""The relay's HTTP client: one httptools protocol per connection, a small pool per worker.
+"""The relay's HTTP client: exchanges on connections, and a small pool of these per worker.
 
-`Exchange` is one request and its answer on one connection. Reads are bounded: past
-`BUFFER_BYTES_MAX` of unread body the socket is not read, so a slow client slows its worker.
-Every failure of the network or of the worker's HTTP leaves here as an `UpstreamError`; httptools
-and socket exceptions appear nowhere else.
+`Exchange` is one request and its answer on one connection. Reads are bounded, so a slow client
+slows its worker. Every failure of the network or of the worker's HTTP leaves here as an
+`UpstreamError`; httptools and socket exceptions appear nowhere else.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections import deque
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-import httptools
-
 from inferd.errors import UpstreamError, WorkerUnreachable
+from inferd.upstream.connection import Connection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
+
+    from inferd.upstream.connection import Push
 
 CONNECT_S_MAX: Final = 5.0
-BUFFER_BYTES_MAX: Final = 262_144
 ANSWER_BYTES_MAX: Final = 67_108_864
 """A whole answer held in memory (`read_all`): 64 MiB, far above any real completion."""
 IDLE_S_MAX: Final = 4.0
 """SGLang's server drops idle connections after 5 s; a younger one is safe to use again."""
 IDLE_MAX: Final = 64
 FINISH_S_MAX: Final = 1.0
-FIRST_FINAL_STATUS: Final = 200
-"""Below it stand the interim answers (100 Continue), which announce another head."""
 
 
 class Origin:
@@ -45,136 +41,6 @@ class Origin:
         self.port = parts.port or (443 if self.tls else 80)
         self.path = parts.path.rstrip("/")
         self.host_header = parts.netloc.rpartition("@")[2]
-
-
-class Connection(asyncio.Protocol):
-    """One TCP connection to a worker; carries one exchange at a time."""
-
-    def __init__(self) -> None:
-        self._transport: asyncio.Transport | None = None
-        self._parser = httptools.HttpResponseParser(self)
-        self._waiter: asyncio.Future[None] | None = None
-        self._paused = False
-        self.idle_since = 0.0
-        self.used = False
-        self.begin()
-
-    def begin(self) -> None:
-        """Forget the previous answer; the connection is reused as it is."""
-        self.status = 0
-        self.headers: dict[bytes, bytes] = {}
-        self.head_seen = False
-        self.whole = False
-        self.reads = 0
-        """How often bytes of the answer came."""
-        self._keep_alive = False
-        self.when_whole: Callable[[Connection], None] | None = None
-        self.error: UpstreamError | None = None
-        self._chunks: deque[bytes] = deque()
-        self._buffered = 0
-
-    @property
-    def open(self) -> bool:
-        return self._transport is not None and not self._transport.is_closing()
-
-    @property
-    def reusable(self) -> bool:
-        clean = self.whole and self.error is None and not self._chunks
-        return self.open and clean and self._keep_alive
-
-    def send(self, data: bytes) -> None:
-        if self._transport is not None:  # else it was lost already: the reader is told
-            self._transport.write(data)
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
-    def fail(self, error: UpstreamError) -> None:
-        """Make the pending read and all later ones raise `error`; what was read is dropped."""
-        self._chunks.clear()
-        self._buffered = 0
-        self.error = error
-        self._wake()
-        self.close()
-
-    def take(self) -> bytes:
-        """All bytes read so far, as one block."""
-        chunks = self._chunks
-        data = chunks.popleft() if len(chunks) == 1 else b"".join(chunks)
-        chunks.clear()
-        self._buffered = 0
-        if self._paused and self._transport is not None:
-            self._paused = False
-            self._transport.resume_reading()
-        return data
-
-    async def wait(self) -> None:
-        """Until something changed: a head, bytes, the end or an error."""
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-
-    def has_bytes(self) -> bool:
-        return bool(self._chunks)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        del exc
-        self._transport = None
-        if self.whole or self.error is not None:
-            self._wake()
-            return
-        if self.head_seen and not self._has_length():
-            self.whole = True
-        else:
-            what = "in the middle of its answer" if self.reads else "before it answered"
-            self.error = WorkerUnreachable(f"The worker closed the connection {what}.")
-        self._wake()
-
-    def data_received(self, data: bytes) -> None:
-        self.reads += 1
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self.error = WorkerUnreachable("The worker did not answer in HTTP.")
-            self.close()
-        self._wake()
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers[name.lower()] = value
-
-    def on_headers_complete(self) -> None:
-        self.status = self._parser.get_status_code()
-        self.head_seen = self.status >= FIRST_FINAL_STATUS
-        self._keep_alive = self._parser.should_keep_alive()
-
-    def on_body(self, body: bytes) -> None:
-        self._chunks.append(body)
-        self._buffered += len(body)
-        if self._buffered > BUFFER_BYTES_MAX and not self._paused and self._transport is not None:
-            self._paused = True
-            self._transport.pause_reading()
-
-    def on_message_complete(self) -> None:
-        if self.head_seen:
-            self.whole = True
-            if self.when_whole is not None:
-                asyncio.get_running_loop().call_soon(self.when_whole, self)
-                self.when_whole = None
-        else:
-            self.headers.clear()
-
-    def _has_length(self) -> bool:
-        return b"content-length" in self.headers or b"transfer-encoding" in self.headers
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
 
 class Exchange:
@@ -263,6 +129,15 @@ class Exchange:
             if connection.whole:
                 return b""
             await connection.wait()
+
+    async def push(self, push: Push) -> None:
+        """Bytes of the body go to `push` as they come, until it declines some or the body ends.
+
+        What it declined is what `read` gives next; `read` also tells of a lost worker.
+        """
+        connection = self._connection
+        if not connection.has_bytes():
+            await connection.push(push)
 
     async def read_all(self, bytes_max: int = ANSWER_BYTES_MAX) -> bytes:
         """The whole body.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -69,6 +70,14 @@ class ScriptedExchange:
         if not self.payload["stream"]:
             return await self._body()
         return await self._event()
+
+    async def push(self, push: Callable[[bytes], bool]) -> None:
+        if self._ready or not self.payload["stream"] or self.worker.status != 200:
+            return
+        while not self.whole and (data := await self.read()):
+            if not push(data):
+                self._ready.append(data)
+                return
 
     async def read_all(self, bytes_max: int = 0) -> bytes:
         del bytes_max

@@ -165,7 +165,7 @@ def test_every_benchmark_is_run_and_documented() -> None:
     documented = repository.read("docs/performance.md")
     for path in repository.python_files():
         if path.startswith("scripts/benchmarks/"):
-            name = Path(path).stem
+            name = Path(path).relative_to("scripts/benchmarks").parts[0].removesuffix(".py")
             assert re.search(rf"^names=\(.*\b{name}\b.*\)$", run, re.MULTILINE), name
             assert f"scripts/bench {name}" in documented, name
 

@@ -32,13 +32,22 @@ class CollectedStream:
 
     def __init__(self, reads_s: float = 0.0) -> None:
         self.content_sent = False
+        self.output_at = 0.0
         self.received = b""
         self._reads_s = reads_s
+        self._relay: ChatRelay | None = None
 
     def answer(self, request: InferenceRequest, attempt_id: str) -> ChatRelay | Collector:
-        if request.stream:
-            return ChatRelay(request, attempt_id)
-        return Collector(request, attempt_id)
+        self._relay = ChatRelay(request, attempt_id) if request.stream else None
+        return self._relay or Collector(request, attempt_id)
+
+    def push(self, data: bytes) -> bool:
+        out = self._relay.pass_through(data) if self._relay and not self._reads_s else None
+        if out is None:
+            return False
+        self.output_at = asyncio.get_running_loop().time()
+        self.received += out
+        return True
 
     async def send(self, data: bytes) -> None:
         self.content_sent = True

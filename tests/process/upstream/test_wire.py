@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from inferd.errors import ShuttingDown, UpstreamError, WorkerUnreachable
-from inferd.upstream.wire import BUFFER_BYTES_MAX, Exchange, WorkerPool
+from inferd.upstream.connection import BUFFER_BYTES_MAX
+from inferd.upstream.wire import Exchange, WorkerPool
 
 pytestmark = pytest.mark.real_time
 

@@ -120,6 +120,47 @@ def test_every_cut_of_the_bytes_gives_the_client_the_same_bytes(
     assert relay.bill() == Usage(40, 39, 8)
 
 
+def pushed_or_fed(relay: ChatRelay, data: bytes) -> bytes:
+    """As a stream is relayed: what needs no look is passed through, the rest is fed."""
+    out = relay.pass_through(data)
+    return relay.feed(data) if out is None else out
+
+
+@given(
+    st.lists(st.sampled_from(["a", 'q"uote', "\\n", "🙂", "data: x\n\n", "[DONE]"]), max_size=12),
+    st.lists(st.integers(0, 8_000), max_size=40),
+    st.booleans(),
+)
+def test_what_is_passed_through_is_what_would_have_been_fed(
+    texts: list[str], cuts: list[int], include_usage: bool
+) -> None:
+    rare = chunk({"content": "x"}, extra=1) + chunk({"tool_calls": None, "content": "y"})
+    said = b"".join(chunk({"content": text}) for text in texts) + rare + chunk({"content": "z"})
+    stream = OPENING + said + chunk({}, "stop") + usage_chunk() + DONE
+    edges = sorted({0, len(OPENING), len(stream), *(cut % (len(stream) + 1) for cut in cuts)})
+    pushed = ChatRelay(request(include_usage=include_usage), RID)
+    out = b"".join(pushed_or_fed(pushed, stream[start:end]) for start, end in pairwise(edges))
+    fed = ChatRelay(request(include_usage=include_usage), RID)
+    assert events(out + pushed.end()) == events(fed.feed(stream) + fed.end())
+    assert pushed.events == fed.events
+    assert pushed.bill() == fed.bill()
+
+
+def test_nothing_is_passed_through_that_must_be_understood() -> None:
+    relay = ChatRelay(request(), RID)
+    hello = chunk({"content": "Hello"})
+    assert relay.pass_through(hello) is None  # the client has not been told the role
+    relay.feed(OPENING)
+    assert relay.pass_through(hello) == hello
+    assert relay.pass_through(hello + hello) == hello + hello
+    tool = chunk({"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]})
+    for withheld in (tool, chunk({}, "stop"), usage_chunk(), DONE, hello[:-1], b"data: {}\n\n"):
+        assert relay.pass_through(withheld) is None
+    relay.feed(hello[:20])
+    assert relay.pass_through(hello[20:]) is None  # the beginning of its event waits
+    assert relay.feed(hello[20:]) == hello
+
+
 def test_the_bill_is_the_engines_also_when_the_client_did_not_ask() -> None:
     relay = ChatRelay(request(), RID)
     relay.feed(WHOLE)

@@ -1,0 +1,177 @@
+"""One TCP connection to a worker: httptools' protocol, one exchange at a time.
+
+Reads are bounded: past `BUFFER_BYTES_MAX` of unread body the socket is not read. What a read brings
+waits for `take`, or is pushed on at once. Failures are kept as an `UpstreamError` for the reader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final, cast
+
+import httptools
+
+from inferd.errors import UpstreamError, WorkerUnreachable
+
+BUFFER_BYTES_MAX: Final = 262_144
+FIRST_FINAL_STATUS: Final = 200
+"""Below it stand the interim answers (100 Continue), which announce another head."""
+
+Push = Callable[[bytes], bool]
+"""Takes the bytes of one read at once, or declines them."""
+
+
+class Connection(asyncio.Protocol):
+    """One TCP connection to a worker; carries one exchange at a time."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._waiter: asyncio.Future[None] | None = None
+        self._paused = False
+        self.idle_since = 0.0
+        self.used = False
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget the previous answer; the connection is reused as it is."""
+        self.status = 0
+        self.headers: dict[bytes, bytes] = {}
+        self.head_seen = False
+        self.whole = False
+        self.reads = 0
+        """How often bytes of the answer came."""
+        self._keep_alive = False
+        self.when_whole: Callable[[Connection], None] | None = None
+        self._pushed: Push | None = None
+        self.error: UpstreamError | None = None
+        self._chunks: deque[bytes] = deque()
+        self._buffered = 0
+
+    @property
+    def open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def reusable(self) -> bool:
+        clean = self.whole and self.error is None and not self._chunks
+        return self.open and clean and self._keep_alive
+
+    def send(self, data: bytes) -> None:
+        if self._transport is not None:  # else it was lost already: the reader is told
+            self._transport.write(data)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def fail(self, error: UpstreamError) -> None:
+        """Make the pending read and all later ones raise `error`; what was read is dropped."""
+        self._chunks.clear()
+        self._buffered = 0
+        self.error = error
+        self._wake()
+        self.close()
+
+    def take(self) -> bytes:
+        """All bytes read so far, as one block."""
+        chunks = self._chunks
+        data = chunks.popleft() if len(chunks) == 1 else b"".join(chunks)
+        chunks.clear()
+        self._buffered = 0
+        if self._paused and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+        return data
+
+    async def push(self, push: Push) -> None:
+        """Give every block to `push` as it is read, until it declines one, or the answer ends.
+
+        What was declined, and what came after it, is left for `take`. No task runs in between:
+        that is what a streamed event costs least with. It must not raise.
+        """
+        self._pushed = push
+        try:
+            while self._pushing and not self.whole and self.error is None:
+                await self.wait()
+        finally:
+            self._pushed = None
+
+    async def wait(self) -> None:
+        """Until something changed: a head, bytes, the end or an error."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    @property
+    def _pushing(self) -> bool:
+        """Not declined so far: `on_body` sees to that while `push` waits."""
+        return self._pushed is not None
+
+    def has_bytes(self) -> bool:
+        return bool(self._chunks)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self._transport = None
+        if self.whole or self.error is not None:
+            self._wake()
+            return
+        if self.head_seen and not self._has_length():
+            self.whole = True
+        else:
+            what = "in the middle of its answer" if self.reads else "before it answered"
+            self.error = WorkerUnreachable(f"The worker closed the connection {what}.")
+        self._wake()
+
+    def data_received(self, data: bytes) -> None:
+        self.reads += 1
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self.error = WorkerUnreachable("The worker did not answer in HTTP.")
+            self.close()
+        if self._pushed is None or self.whole or self.error is not None:
+            self._wake()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+        self.head_seen = self.status >= FIRST_FINAL_STATUS
+        self._keep_alive = self._parser.should_keep_alive()
+
+    def on_body(self, body: bytes) -> None:
+        if self._pushed is not None:
+            if self._pushed(body):
+                return
+            self._pushed = None
+        self._chunks.append(body)
+        self._buffered += len(body)
+        if self._buffered > BUFFER_BYTES_MAX and not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def on_message_complete(self) -> None:
+        if self.head_seen:
+            self.whole = True
+            if self.when_whole is not None:
+                asyncio.get_running_loop().call_soon(self.when_whole, self)
+                self.when_whole = None
+        else:
+            self.headers.clear()
+
+    def _has_length(self) -> bool:
+        return b"content-length" in self.headers or b"transfer-encoding" in self.headers
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
