@@ -170,7 +170,7 @@ class Dispatch:
                 else:  # the engine is still at it: it is told to stop, and its bill read afterwards
                     answer.client_left()
                     known = attempt_id if request.choices == 1 else None
-                    settle = _not_billed if lease.revoked else settlement.postpone(answer)
+                    settle = (settlement.forget if lease.revoked else settlement.postpone)(answer)
                     client.abandon(Abandoned(exchange, known, answer, settle))
 
     async def _relay(
@@ -220,10 +220,6 @@ class Dispatch:
             yield
         finally:
             self._in_flight -= 1
-
-
-def _not_billed() -> None:
-    """What a preempted attempt computed is nobody's: its request is served from the start again."""
 
 
 def _fitted(request: InferenceRequest, error: ContextLengthExceeded) -> InferenceRequest | None:

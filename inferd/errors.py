@@ -6,7 +6,7 @@ InferdError
     UnknownModel 404, NotFound 404, UnknownUrl 404, MethodNotAllowed 405, BodyTooLarge 413,
     BodyTimeout 408, Conflict 409
   AuthError               401 MissingKey, InvalidKey; 403 ModelNotAllowed
-  LimitError              429 RateLimited, QueueFull, WaitTooLong, Shed
+  LimitError              429 RateLimited, BudgetSpent, QueueFull, WaitTooLong, Shed
   UpstreamError           NoWorker 503, WorkerUnreachable 502, InvalidAnswer 502,
                           WorkerRejected 400, WorkerFull 429, WorkerFailedMidStream 502,
                           WorkerTimeout 504, ShuttingDown 503
@@ -171,6 +171,16 @@ class RateLimited(LimitError):
     def __init__(self, message: str, *, limit: str, retry_after_s: float) -> None:
         super().__init__(message, retry_after_s=retry_after_s)
         self.limit = limit
+
+
+class BudgetSpent(LimitError):
+    """The team has spent its month: trying again before the next one changes nothing."""
+
+    type = "insufficient_quota"
+    default_code = "insufficient_quota"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, client_retry=False)
 
 
 class QueueFull(LimitError):

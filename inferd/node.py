@@ -32,11 +32,13 @@ from inferd.fleet import Fleet
 from inferd.provision.check_files import check_files
 from inferd.provision.environment import EngineEnvironment
 from inferd.quota.buckets import Buckets
+from inferd.quota.budgets import Budgets
 from inferd.quota.estimate import Estimator
 from inferd.quota.keys import KeyIndex
+from inferd.quota.prices import PriceList
 from inferd.routing.pools import Pools
 from inferd.settlement import Ledger
-from inferd.storage import balances
+from inferd.storage import balances, rollup, unbilled
 from inferd.storage.usage import record
 from inferd.workers.records import Records
 from inferd.workers.spec import pools_from_config
@@ -109,16 +111,21 @@ class Node:
         self.access = Access(keys, self.pools, config.teams)
         self.buckets = Buckets(config.teams, monotonic())
         keys.watch(self._key_changed)
+        self.prices = PriceList(config.models)
+        self.budgets = Budgets(config.teams, config.billing.currency, utc_now_us())
         self.estimator = Estimator()
         self.fleet = Fleet(metrics=metrics, record=post, rng=rng)
         self.fleet.apply(config.models)
         self.fleet.watch = watch
         self.ledger = Ledger(
             buckets=self.buckets,
+            budgets=self.budgets,
+            prices=self.prices,
             estimator=self.estimator,
             metrics=metrics,
             targets_of=self._targets_of,
             record=post,
+            record_unbilled=partial(unbilled.record, db),
         )
         self.dispatch = Dispatch(
             ledger=self.ledger,
@@ -151,6 +158,7 @@ class Node:
                 access=self.access,
                 dispatch=self.dispatch,
                 buckets=self.buckets,
+                budgets=self.budgets,
                 estimator=self.estimator,
                 server=self.config.server,
             )
@@ -177,10 +185,12 @@ class Node:
         return [
             ("loop lag meter", self._measure_lag()),
             ("balance keeper", self._keep_balances()),
+            ("ledger keeper", rollup.keep(self.db, lambda: self.config.billing.rows_kept_days)),
         ]
 
     async def restore(self) -> None:
-        """What outlives the process: the teams' balances."""
+        """What outlives the process: the teams' balances, and what they spent this month."""
+        self.budgets.restore(await rollup.spent_since(self.db, self.budgets.month_begins_us))
         self.buckets.restore(await balances.load(self.db, utc_now_us()), monotonic())
 
     def save(self) -> None:
@@ -208,6 +218,8 @@ class Node:
         self.pools.update(config.models)
         self.access.update(config.teams)
         self.buckets.update(config.teams, monotonic())
+        self.budgets.update(config.teams, config.billing.currency)
+        self.prices.update(config.models)
         self.keys.set_teams(team.name for team in config.teams)
         for change in changes:
             if isinstance(change, TeamRemoved):
@@ -265,4 +277,8 @@ class Node:
                 self.metrics.team[team.team].bucket_balance_tokens.set(team.tokens.balance)
             elif team.team in self.metrics.team:  # its limit was taken away
                 self.metrics.forget_team(team.team)
+        for budget in self.budgets.snapshot(utc_now_us()):
+            for share in budget.shares:
+                ratio = self.metrics.budget_used_ratio.labels(budget.team, share.kind)
+                ratio.set(float(share.of_limit))
         return self.metrics.exposition()

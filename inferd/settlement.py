@@ -13,6 +13,7 @@ from inferd.errors import DeadlineExceeded, InferdError
 from inferd.inference import InferenceRequest, Outcome, Usage
 from inferd.metrics import Metrics
 from inferd.routing.admission import ttft_target_s
+from inferd.storage.unbilled import UnbilledAttempt
 from inferd.storage.usage import UsageRow
 
 if TYPE_CHECKING:
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
     from inferd.config.schema import Targets
     from inferd.quota.buckets import Buckets, Reservation
+    from inferd.quota.budgets import Budgets
     from inferd.quota.estimate import Estimator
+    from inferd.quota.prices import PriceList
     from inferd.routing.lease import Lease
 
 
@@ -39,6 +42,8 @@ class Bill(Protocol):
 class Ledger:
     """Opens settlements. `record` takes each finished row; it must not block.
 
+    `record_unbilled` takes what an engine computed for nobody.
+
     `targets_of` gives what a model's users may expect, None for a model that is gone.
     """
 
@@ -46,16 +51,22 @@ class Ledger:
         self,
         *,
         buckets: Buckets,
+        budgets: Budgets,
+        prices: PriceList,
         estimator: Estimator,
         metrics: Metrics,
         targets_of: Callable[[str], Targets | None],
         record: Callable[[UsageRow], object],
+        record_unbilled: Callable[[UnbilledAttempt], object],
     ) -> None:
         self.buckets = buckets
+        self.budgets = budgets
+        self.prices = prices
         self.estimator = estimator
         self.metrics = metrics
         self.targets_of = targets_of
         self.record = record
+        self.record_unbilled = record_unbilled
         self.open_count = 0
 
     def open(self, request: InferenceRequest) -> Settlement:
@@ -128,9 +139,10 @@ class Settlement:
         """Claim the request's most possible tokens from the buckets it falls under.
 
         Raises:
-            RateLimited: not now. InvalidField: never.
+            BudgetSpent: not this month. RateLimited: not now. InvalidField: never.
         """
         buckets, request = self._ledger.buckets, self._request
+        self._ledger.budgets.check(request.team, self._arrived_us)
         self._reservation = buckets.reserve(
             request.team,
             request.cost_tokens,
@@ -141,6 +153,9 @@ class Settlement:
 
     def placed(self, lease: Lease, response_id: str) -> None:
         """A worker was chosen: one more attempt."""
+        if self._lease is not None:
+            self._not_billed(self._lease, self._usage, "placed_again")
+            self._usage = Usage()
         self.attempts += 1
         self._lease = lease
         self.response_id = response_id
@@ -185,17 +200,47 @@ class Settlement:
         An attempt that was followed by another one is not billed: nobody got anything of it.
         """
         self._postponed += 1
-        attempt = self.attempts
+        attempt, lease = self.attempts, self._lease
 
         def close() -> None:
             assert self._postponed, "each postponed bill closes once"
             self._postponed -= 1
             if attempt == self.attempts:
                 self.bill(answer)
+            elif lease is not None:
+                self._not_billed(lease, answer.bill(), "placed_again")
             if self._left is not None and not self._postponed:
                 self._close()
 
         return close
+
+    def forget(self, answer: Bill) -> Callable[[], None]:
+        """For a preempted attempt, which is nobody's: its request is served from the start again.
+
+        The returned function is to be called once, when the engine has told what it computed.
+        """
+        lease = self._lease
+        assert lease is not None, "what is preempted was placed"
+        return lambda: self._not_billed(lease, answer.bill(), "preempted")
+
+    def _not_billed(self, lease: Lease, usage: Usage, reason: str) -> None:
+        if not usage.total_tokens:
+            return
+        request = self._request
+        self._ledger.record_unbilled(
+            UnbilledAttempt(
+                request_id=request.request_id,
+                ts_us=self._arrived_us,
+                worker=lease.target,
+                reason=reason,
+                prompt_tokens=usage.prompt_tokens,
+                cached_tokens=usage.cached_tokens,
+                completion_tokens=usage.completion_tokens,
+                estimated=usage.estimated,
+                choices=request.choices,
+            )
+        )
+        self._ledger.metrics.unbilled_tokens[reason].inc(usage.total_tokens)
 
     def _name_the_end(self, error: BaseException | None) -> None:
         if isinstance(error, InferdError):
@@ -212,6 +257,8 @@ class Settlement:
         ledger = self._ledger
         ledger.open_count -= 1
         if self._free:
+            if self._lease is not None:
+                self._not_billed(self._lease, self._usage, "failed")
             self._usage = Usage()
         if self._lease is not None:
             self._lease.correct(self._usage)
@@ -221,6 +268,7 @@ class Settlement:
             else:
                 self._reservation.release()  # refused or failed with nothing to show: free
         row = self._row()
+        ledger.budgets.spend(row.team, self._usage.total_tokens, row.cost_pico, row.ts_us)
         ledger.record(row)
         _count(row, ledger.metrics, ledger.targets_of(row.model))
         if self.workers_failed and self.attempts > 1:
@@ -277,6 +325,8 @@ class Settlement:
             hit_tokens=lease.claim.hit_tokens if lease else None,
             fair_tag=lease.fair_tag if lease else None,
             candidates=lease.candidates if lease else None,
+            cost_pico=self._ledger.prices.cost_pico(request.pool, request.priority, usage),
+            choices=request.choices,
         )
 
 
@@ -287,6 +337,10 @@ def _count(row: UsageRow, metrics: Metrics, targets: Targets | None) -> None:
         traffic.prompt_tokens_cached.inc(row.cached_tokens)
         traffic.prompt_tokens_computed.inc(row.prompt_tokens - row.cached_tokens)
         traffic.completion_tokens.inc(row.completion_tokens)
+    if row.cost_pico:
+        traffic.cost.inc(row.cost_pico / 1e12)
+    if row.estimated:
+        traffic.estimated.inc()
     if row.placement_reason is not None:
         pool = metrics.pool[row.pool]
         pool.queue_wait[row.priority].observe(row.queue_wait_s)

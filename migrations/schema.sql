@@ -1,6 +1,6 @@
 -- Generated: the schema after the last migration. Never edited by hand; made with
 -- python -c 'from inferd.storage import migrate; migrate.write_schema()'
-PRAGMA user_version = 5;
+PRAGMA user_version = 6;
 
 CREATE TABLE keys (
     id TEXT PRIMARY KEY,
@@ -44,7 +44,7 @@ CREATE TABLE requests (
     attempts INTEGER NOT NULL CHECK (attempts >= 0),
     outcome TEXT NOT NULL,
     error_code TEXT
-, predicted_ttft_s REAL, hit_tokens INTEGER, fair_tag REAL, candidates INTEGER) STRICT;
+, predicted_ttft_s REAL, hit_tokens INTEGER, fair_tag REAL, candidates INTEGER, cost_pico INTEGER NOT NULL DEFAULT 0 CHECK (cost_pico >= 0), choices INTEGER NOT NULL DEFAULT 1 CHECK (choices >= 1)) STRICT;
 
 CREATE INDEX requests_by_time ON requests (ts_us);
 
@@ -74,4 +74,45 @@ CREATE TABLE workers (
     was_ready INTEGER NOT NULL CHECK (was_ready IN (0, 1)),
     started_us INTEGER NOT NULL,
     CHECK ((pid IS NULL) = (start_ticks IS NULL))
+) STRICT;
+
+CREATE INDEX requests_by_response ON requests (response_id) WHERE response_id IS NOT NULL;
+
+CREATE TABLE unbilled_attempts (
+    request_id TEXT NOT NULL,
+    ts_us INTEGER NOT NULL,
+    worker TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    prompt_tokens INTEGER NOT NULL,
+    cached_tokens INTEGER NOT NULL,
+    completion_tokens INTEGER NOT NULL,
+    estimated INTEGER NOT NULL CHECK (estimated IN (0, 1)),
+    choices INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX unbilled_attempts_by_time ON unbilled_attempts (ts_us);
+
+CREATE INDEX unbilled_attempts_by_request ON unbilled_attempts (request_id);
+
+CREATE TABLE usage_hours (
+    hour INTEGER NOT NULL,
+    team TEXT NOT NULL,
+    key_id TEXT NOT NULL,
+    model TEXT NOT NULL,
+    version TEXT NOT NULL,
+    priority TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    requests INTEGER NOT NULL,
+    prompt_tokens INTEGER NOT NULL,
+    cached_tokens INTEGER NOT NULL,
+    completion_tokens INTEGER NOT NULL,
+    reasoning_tokens INTEGER NOT NULL,
+    estimated_requests INTEGER NOT NULL,
+    cost_pico INTEGER NOT NULL,
+    PRIMARY KEY (hour, team, key_id, model, version, priority, outcome)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE rolled_up (
+    only INTEGER PRIMARY KEY CHECK (only = 1),
+    request_id TEXT NOT NULL
 ) STRICT;

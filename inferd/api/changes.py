@@ -5,12 +5,14 @@ from __future__ import annotations
 from inferd.config.reload import (
     AttachedAdded,
     AttachedRemoved,
+    BillingChanged,
     CacheScopeChanged,
     Change,
     LogLevelChanged,
     ModelAdded,
     ModelChanged,
     ModelRemoved,
+    PricesChanged,
     ServerChanged,
     TeamAdded,
     TeamChanged,
@@ -80,11 +82,21 @@ def _of_workers(change: Change) -> str:
         case AttachedRemoved(model, version, attached):
             return f"{model}@{version}: attached worker {attached.url} is let go when it is idle"
         case _:
+            return _of_money(change)
+
+
+def _of_money(change: Change) -> str:
+    match change:
+        case BillingChanged(before, after):
+            return f"billing: {_differences(before, after)}"
+        case PricesChanged(model, version, before, after):
+            return f"{model}@{version}: prices: {_differences(before, after)}"
+        case _:
             return str(change)
 
 
 _TOLD_ON_THEIR_OWN = frozenset(
-    {"versions", "workers", "watchdog", "attached", "count", "cache_scope"}
+    {"versions", "workers", "watchdog", "attached", "count", "cache_scope", "prices"}
 )
 
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from inferd.dispatch import Dispatch
     from inferd.inference import Caller
     from inferd.quota.buckets import Buckets
+    from inferd.quota.budgets import Budgets
     from inferd.quota.estimate import Estimator
     from inferd.routing.pools import Route
     from inferd.upstream.relay import StreamRelay
@@ -85,6 +86,7 @@ class InferenceEndpoint:
         access: Access,
         dispatch: Dispatch,
         buckets: Buckets,
+        budgets: Budgets,
         estimator: Estimator,
         server: Server,
     ) -> None:
@@ -92,6 +94,7 @@ class InferenceEndpoint:
         self._access = access
         self._dispatch = dispatch
         self._buckets = buckets
+        self._budgets = budgets
         self._estimator = estimator
         self._server = server
         self._hasher = PrefixHasher()
@@ -105,7 +108,11 @@ class InferenceEndpoint:
         caller = authenticate(scope["headers"], self._access.keys, utc_now_us())
         record.team, record.key_id = caller.team, caller.key_id
         why: dict[str, str] = {}
-        record.headers = lambda: {**self._limits(record, caller), **why}
+        record.headers = lambda: {
+            **self._limits(record, caller),
+            **self._budgets.headers(caller.team),
+            **why,
+        }
         request = await self._validate(scope, receive, caller, record)
         record.model, record.stream = request.pool, request.stream
         record.priority = request.priority

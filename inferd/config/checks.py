@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from inferd.config.address import Address, parse_address
 from inferd.config.limits import PAIRS, Limited, LimitsOnModel
 from inferd.config.locate import KeyPath, show_path
+from inferd.config.money import check_budget, check_prices
 from inferd.config.problems import Problem, did_you_mean
 from inferd.config.schema import Config, Model, Team
 from inferd.config.version import Version
@@ -147,6 +148,7 @@ def _model(path: KeyPath, model: Model) -> Iterator[Problem]:
 
 def _version(path: KeyPath, model: Model, version: Version) -> Iterator[Problem]:
     workers, engine = version.workers, version.engine
+    yield from check_prices((*path, "prices"), version.prices)
     if version.weights is None and workers.count > 0:
         yield Problem(
             (*path, "workers", "count"),
@@ -247,6 +249,8 @@ def _team(path: KeyPath, team: Team, config: Config) -> Iterator[Problem]:
             (*path, "models"), "the team could use no model: leave it out for every model"
         )
     yield from _pairs(path, team)
+    if team.budget is not None:
+        yield from check_budget((*path, "budget"), team.budget)
     usable = [models[name] for name in team.models or models if name in models]
     if team.burst_tokens is not None and usable:
         yield from _smallest_bucket(path, team.burst_tokens, usable)

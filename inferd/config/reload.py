@@ -13,6 +13,7 @@ from itertools import chain
 from typing import ClassVar, Final, Literal
 
 from inferd.config.locate import KeyPath, show_path
+from inferd.config.money import Billing, Prices
 from inferd.config.schema import Config, Logs, Model, Server, Team
 from inferd.config.section import Section
 from inferd.config.version import AttachedWorker, Version, Workers
@@ -61,6 +62,12 @@ class ServerChanged(Change):
 class LogLevelChanged(Change):
     before: Logs
     after: Logs
+
+
+@dataclass(frozen=True, slots=True)
+class BillingChanged(Change):
+    before: Billing
+    after: Billing
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +160,16 @@ class WatchdogChanged(Change):
 
 
 @dataclass(frozen=True, slots=True)
+class PricesChanged(Change):
+    """Requests that are settled from now on cost the new ones."""
+
+    model: str
+    version: str
+    before: Prices
+    after: Prices
+
+
+@dataclass(frozen=True, slots=True)
 class AttachedAdded(Change):
     model: str
     version: str
@@ -190,12 +207,14 @@ ORDER: Final[tuple[type[Change], ...]] = (
     NeedsRestart,
     ServerChanged,
     LogLevelChanged,
+    BillingChanged,
     ModelAdded,
     VersionAdded,
     AttachedAdded,
     ModelChanged,
     VersionChanged,
     CacheScopeChanged,
+    PricesChanged,
     WorkerSettingsChanged,
     WatchdogChanged,
     WorkerCountChanged,
@@ -215,6 +234,7 @@ def diff(old: Config, new: Config) -> list[Change]:
         _server_changes(old.server, new.server),
         _restarts(("engine",), old.engine, new.engine),
         [LogLevelChanged(old.logs, new.logs)] if old.logs != new.logs else [],
+        [BillingChanged(old.billing, new.billing)] if old.billing != new.billing else [],
         _model_changes(old, new),
         _team_changes(old, new),
     )
@@ -274,7 +294,7 @@ _STARTED_WITH: Final = ("context_tokens_max", "kind", "dimensions")
 """Keys of a model that its engines are started with."""
 
 
-_ON_THEIR_OWN: Final = frozenset({"workers", "watchdog", "attached", "cache_scope"})
+_ON_THEIR_OWN: Final = frozenset({"workers", "watchdog", "attached", "cache_scope", "prices"})
 """Keys of a version whose changes replace no worker."""
 
 
@@ -292,6 +312,8 @@ def _version_changes(old: Model, new: Model) -> Iterator[Change]:
             yield VersionChanged(new.name, was, version)
         if was.cache_scope != version.cache_scope:
             yield CacheScopeChanged(new.name, name, was.cache_scope, version.cache_scope)
+        if was.prices != version.prices:
+            yield PricesChanged(new.name, name, was.prices, version.prices)
         yield from _worker_changes(new.name, was, version)
     for name, version in before.items():
         if name not in after:

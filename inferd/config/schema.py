@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import ConfigDict, Field, model_validator
 
 from inferd.config.limits import LimitsOnModel
+from inferd.config.money import Billing, Budget
 from inferd.config.section import ORIGIN, Folder, ModelName, Name, Seconds, Section, Tokens
 from inferd.config.version import Version
 
@@ -171,6 +172,7 @@ class Team(Section):
     limits: tuple[LimitsOnModel, ...] = Field(
         (), max_length=256, description="its limits on single models, beside those on all"
     )
+    budget: Budget | None = Field(None, description="what it may use in a month")
 
 
 class Logs(Section):
@@ -189,6 +191,7 @@ class Config(Section):
     server: Server = Field(default_factory=Server, description="listeners and request limits")
     engine: Engine = Field(default_factory=Engine, description="the engine's own environment")
     logs: Logs = Field(default_factory=Logs, description="JSON lines on standard error")
+    billing: Billing = Field(default_factory=Billing, description="currency, ledger's keeping")
     models: tuple[Model, ...] = Field(
         min_length=1, max_length=256, description="what is served, by public name"
     )

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
+from inferd.config.money import Prices
 from inferd.config.section import CHECKSUM, URL, VARIABLE, Folder, Name, Seconds, Section
 from inferd.config.watchdog import Watchdog
 
@@ -106,6 +107,7 @@ class Version(Section):
     watchdog: Watchdog = Field(
         default_factory=Watchdog, description="when one of its workers is given up"
     )
+    prices: Prices = Field(default_factory=Prices, description="what its tokens cost")
     attached: tuple[AttachedWorker, ...] = Field(
         (), max_length=64, description="workers run by someone else"
     )

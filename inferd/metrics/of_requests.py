@@ -38,6 +38,8 @@ class TrafficMetrics:
     prompt_tokens_cached: Counter
     prompt_tokens_computed: Counter
     completion_tokens: Counter
+    cost: Counter
+    estimated: Counter
 
 
 class OfRequests(Declarations):
@@ -63,6 +65,18 @@ class OfRequests(Declarations):
         self._completion_tokens = self._counter(
             "inferd_completion_tokens", "team model", "Tokens generated."
         )
+        self._cost = self._counter(
+            "inferd_cost", "team model version", "Money owed, in the currency of [billing]."
+        )
+        self._estimated = self._counter(
+            "inferd_estimated_requests",
+            "team model version",
+            "Requests whose engine told no usage: their tokens are estimated.",
+        )
+        unbilled_tokens = self._counter(
+            "inferd_unbilled_tokens", "reason", "Tokens that engines computed and nobody pays for."
+        )
+        self.unbilled_tokens = Bound[str, Counter](unbilled_tokens.labels)
         self._ttft = self._histogram(
             "inferd_ttft_seconds", "model version", "Arrival to first output.", FIRST_TOKEN
         )
@@ -83,6 +97,10 @@ class OfRequests(Declarations):
             "inferd_bucket_balance_tokens", "team", "Tokens that a team can spend at once."
         )
 
+        self.budget_used_ratio = self._gauge(
+            "inferd_budget_used_ratio", "team kind", "Share of this month's budget that is spent."
+        )
+
     def http_request(self, route: str, method: str, status: int) -> None:
         """Count one answer. `route` is the route's pattern, never the path that was asked for."""
         known = method if method in _METHODS else "other"
@@ -91,6 +109,7 @@ class OfRequests(Declarations):
     def forget_team(self, team: str) -> None:
         self.team.pop(team, None)
         self._bucket_balance_tokens.remove_by_labels({"team": team})
+        self.budget_used_ratio.remove_by_labels({"team": team})
 
     def _bind_team(self, team: str) -> TeamMetrics:
         return TeamMetrics(bucket_balance_tokens=self._bucket_balance_tokens.labels(team))
@@ -111,4 +130,6 @@ class OfRequests(Declarations):
             prompt_tokens_cached=self._prompt_tokens.labels(team, model, "true"),
             prompt_tokens_computed=self._prompt_tokens.labels(team, model, "false"),
             completion_tokens=self._completion_tokens.labels(team, model),
+            cost=self._cost.labels(team, model, version),
+            estimated=self._estimated.labels(team, model, version),
         )

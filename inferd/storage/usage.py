@@ -59,6 +59,9 @@ class UsageRow:
     fair_tag: float | None = None
     candidates: int | None = None
     """Workers it was chosen from."""
+    cost_pico: int = 0
+    """At the prices of its settlement, in 1e-12 of the currency."""
+    choices: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +117,7 @@ coalesce(sum(estimated), 0)
 
 def record(db: Database, row: UsageRow) -> bool:
     """Post the row of a settled request. False: the writer's queue is full and the row is lost."""
-    return db.post(partial(_insert, row))
+    return db.post(partial(insert, row))
 
 
 async def sums(
@@ -148,7 +151,8 @@ async def rows(db: Database, where: UsageFilter = _EVERYTHING, limit: int = 100)
     return [_row(row) for row in found]
 
 
-def _insert(row: UsageRow, cursor: Cursor) -> None:
+def insert(row: UsageRow, cursor: Cursor) -> None:
+    """Write a row in a transaction of the caller's. Raises StorageError if it is there already."""
     cursor.execute(_INSERT, _values(row))
     if cursor.rowcount != 1:
         raise StorageError(f"Request {row.request_id} is in the ledger already: settled twice.")

@@ -11,20 +11,38 @@ from dataclasses import replace
 from prometheus_client import CollectorRegistry
 
 from inferd.api.whole_answer import Collector
-from inferd.clock import monotonic
-from inferd.config.schema import Queue, Targets, Team
+from inferd.clock import monotonic, utc_now_us
+from inferd.config.money import Prices
+from inferd.config.schema import Model, Queue, Targets, Team
+from inferd.config.version import AttachedWorker, Version
 from inferd.dispatch import Dispatch
 from inferd.inference import Endpoint, InferenceRequest, Priority, new_request_id
 from inferd.metrics import Metrics
 from inferd.quota.buckets import Buckets
+from inferd.quota.budgets import Budgets
 from inferd.quota.estimate import Estimator
+from inferd.quota.prices import PriceList
 from inferd.routing.scheduler import Scheduler
 from inferd.settlement import Ledger
+from inferd.storage.unbilled import UnbilledAttempt
 from inferd.storage.usage import UsageRow
 from inferd.upstream.relay import ChatRelay
 from tests.fakes.scripted_worker import ScriptedWorker
 
 POOL = "chat@1"
+PRICED = Model(
+    name="chat",
+    default_version="1",
+    context_tokens_max=4_096,
+    output_tokens_max=1_024,
+    versions=(
+        Version(
+            version="1",
+            attached=(AttachedWorker(url="http://127.0.0.1:1"),),
+            prices=Prices(input=0.15, cached_input=0.075, output=0.6, batch_output=0.3),
+        ),
+    ),
+)
 
 
 class CollectedStream:
@@ -63,14 +81,20 @@ class DataPath:
         teams = [team or Team(name="search"), Team(name="other")]
         self.rows: list[UsageRow] = []
         self.buckets = Buckets(teams, monotonic())
+        self.budgets = Budgets(teams, "USD", utc_now_us())
+        self.prices = PriceList([PRICED])
+        self.unbilled: list[UnbilledAttempt] = []
         self.scheduler = Scheduler(POOL, Queue(), random.Random(1))
         self.workers = {name: ScriptedWorker(name) for name in workers}
         self.ledger = Ledger(
             buckets=self.buckets,
+            budgets=self.budgets,
+            prices=self.prices,
             estimator=Estimator(),
             metrics=Metrics(CollectorRegistry()),
             targets_of=lambda _: Targets(),
             record=self.rows.append,
+            record_unbilled=self.unbilled.append,
         )
         self.dispatch = Dispatch(
             ledger=self.ledger,

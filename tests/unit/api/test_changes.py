@@ -36,6 +36,12 @@ def with_version(**changes: Any) -> Config:
 CASES: list[tuple[Config, Config, str]] = [
     (config(), config(logs={"level": "debug"}), "logs: level info -> debug"),
     (config(), config(server={"keep_workers": True}), "server: keep_workers False -> True"),
+    (config(), config(billing={"currency": "EUR"}), "billing: currency USD -> EUR"),
+    (
+        config(),
+        with_version(prices={"input": 0.15}),
+        "chat@1: prices: input 0 -> 0.15",
+    ),
     (config(), config(teams=()), "team search is removed; its keys are refused from now on"),
     (config(teams=()), config(), "team search is added"),
     (

@@ -14,6 +14,7 @@ from inferd.api.error_body import Rendered, error_content, render, respond
 from inferd.errors import (
     BodyTimeout,
     BodyTooLarge,
+    BudgetSpent,
     ConfigError,
     Conflict,
     ContextLengthExceeded,
@@ -94,6 +95,7 @@ RENDERED: list[tuple[InferdError, int, str, str | None, str, bool]] = [
         "gateway",
         False,
     ),
+    (BudgetSpent("m"), 429, "insufficient_quota", "insufficient_quota", "gateway", True),
     (QueueFull("m"), 429, OURS, "overloaded", "gateway", False),
     (WaitTooLong("m"), 429, OURS, "overloaded", "gateway", False),
     (Shed("m"), 429, OURS, "overloaded", "gateway", False),

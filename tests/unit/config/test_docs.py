@@ -17,6 +17,7 @@ HEADINGS = {
     "Server": "[server]",
     "Engine": "[engine]",
     "Logs": "[logs]",
+    "Billing": "[billing]",
     "Model": "[[models]]",
     "Targets": "[models.targets]",
     "Queue": "[models.queue]",
@@ -24,9 +25,11 @@ HEADINGS = {
     "EngineOptions": "[models.versions.engine]",
     "Workers": "[models.versions.workers]",
     "Watchdog": "[models.versions.watchdog]",
+    "Prices": "[models.versions.prices]",
     "AttachedWorker": "[[models.versions.attached]]",
     "Team": "[[teams]]",
     "LimitsOnModel": "[[teams.limits]]",
+    "Budget": "[teams.budget]",
 }
 
 

@@ -57,6 +57,7 @@ NAMED = {
     "server": sections()["Server"],
     "engine": sections()["Engine"],
     "logs": sections()["Logs"],
+    "billing": sections()["Billing"],
     "models": sections()["Model"],
     "models.targets": sections()["Targets"],
     "models.queue": sections()["Queue"],
@@ -65,6 +66,8 @@ NAMED = {
     "models.versions.workers": sections()["Workers"],
     "models.versions.watchdog": sections()["Watchdog"],
     "models.versions.attached": sections()["AttachedWorker"],
+    "models.versions.prices": sections()["Prices"],
     "teams": sections()["Team"],
     "teams.limits": sections()["LimitsOnModel"],
+    "teams.budget": sections()["Budget"],
 }

@@ -50,7 +50,14 @@ RAW: dict[str, Any] = {
             "versions": ({"version": "1", "weights": "o"},),
         },
     ),
-    "teams": ({"name": "search", "limits": ({"model": "chat"},)}, {"name": "mail"}),
+    "teams": (
+        {
+            "name": "search",
+            "limits": ({"model": "chat"},),
+            "budget": {"money_per_month": 10, "tokens_per_month": 1_000},
+        },
+        {"name": "mail"},
+    ),
 }
 OTHER_VALUES: dict[str, Any] = {
     "aliases": ("small",),
@@ -66,6 +73,8 @@ OTHER_VALUES: dict[str, Any] = {
     "kind": "embedding",
     "dimensions": (64,),
     "key_env": "KEY",
+    "currency": "EUR",
+    "stop": False,
     "url": "http://b:1",
     "checksum": "sha256:" + "0" * 64,
     "cache_scope": "shared",
