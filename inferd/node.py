@@ -106,7 +106,6 @@ class Node:
         """Set once, by whoever ends the process."""
         rng = random.Random()
         config = loaded.config
-        post = partial(record, db)
         self.pools = Pools(config.models)
         self.access = Access(keys, self.pools, config.teams)
         self.buckets = Buckets(config.teams, monotonic())
@@ -114,19 +113,10 @@ class Node:
         self.prices = PriceList(config.models)
         self.budgets = Budgets(config.teams, config.billing.currency, utc_now_us())
         self.estimator = Estimator()
-        self.fleet = Fleet(metrics=metrics, record=post, rng=rng)
+        self.fleet = Fleet(metrics=metrics, record=partial(record, db), rng=rng)
         self.fleet.apply(config.models)
         self.fleet.watch = watch
-        self.ledger = Ledger(
-            buckets=self.buckets,
-            budgets=self.budgets,
-            prices=self.prices,
-            estimator=self.estimator,
-            metrics=metrics,
-            targets_of=self._targets_of,
-            record=post,
-            record_unbilled=partial(unbilled.record, db),
-        )
+        self.ledger = self._open_ledger()
         self.dispatch = Dispatch(
             ledger=self.ledger,
             schedulers=self.fleet.schedulers,
@@ -145,6 +135,18 @@ class Node:
         if records is not None:
             self.supervisor.inherit(records)
         self.supervisor.apply(pools_from_config(loaded))
+
+    def _open_ledger(self) -> Ledger:
+        return Ledger(
+            buckets=self.buckets,
+            budgets=self.budgets,
+            prices=self.prices,
+            estimator=self.estimator,
+            metrics=self.metrics,
+            targets_of=self._targets_of,
+            record=partial(record, self.db),
+            record_unbilled=partial(unbilled.record, self.db),
+        )
 
     @property
     def config(self) -> Config:
