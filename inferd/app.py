@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import signal
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
@@ -31,7 +32,9 @@ from inferd.node import Node, engine_environment
 from inferd.quota.keys import KeyIndex
 from inferd.storage import workers
 from inferd.storage.database import Database, Flush
+from inferd.storage.files import store_owner
 from inferd.storage.lock import SERVE, hold
+from inferd.storage.object_store import ObjectStore, open_store
 from inferd.workers.base import WorkerBase
 from inferd.workers.records import Records
 from inferd.workers.states import WorkerState
@@ -99,6 +102,11 @@ class App:
                 loaded,
                 environment=environment,
                 db=db,
+                objects=ObjectStore(
+                    open_store(loaded.config.files, loaded.resolve, os.environ),
+                    await store_owner(db),
+                    lambda operation: self.metrics.file_store_errors[operation].inc(),
+                ),
                 keys=await KeyIndex.load(db, [team.name for team in loaded.config.teams]),
                 metrics=self.metrics,
                 records=Records(db, await workers.load(db)),

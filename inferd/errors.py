@@ -4,13 +4,14 @@ InferdError
   RequestError            400 invalid_request_error
     InvalidBody, InvalidField, UnknownParameter, ContextLengthExceeded, UnsupportedFeature
     UnknownModel 404, NotFound 404, UnknownUrl 404, MethodNotAllowed 405, BodyTooLarge 413,
-    BodyTimeout 408, Conflict 409
+    BodyTimeout 408, Conflict 409, FileQuotaExceeded 403, RangeNotSatisfiable 416
   AuthError               401 MissingKey, InvalidKey; 403 ModelNotAllowed
   LimitError              429 RateLimited, BudgetSpent, QueueFull, WaitTooLong, Shed
   UpstreamError           NoWorker 503, WorkerUnreachable 502, InvalidAnswer 502,
                           WorkerRejected 400, WorkerFull 429, WorkerFailedMidStream 502,
                           WorkerTimeout 504, ShuttingDown 503
   DeadlineExceeded        504
+  FileStoreError          503
   InternalError           500
   ConfigError, StartError, StorageError, ProvisionError   an operator's errors, never a client's
 """
@@ -135,6 +136,24 @@ class Conflict(RequestError):
 
     def __init__(self, message: str, *, code: str | None = None, param: str | None = None) -> None:
         super().__init__(message, code=code, param=param, client_retry=False)
+
+
+class FileQuotaExceeded(RequestError):
+    """Trying again changes nothing before files are deleted or expire."""
+
+    status = 403
+    default_code = "file_quota_exceeded"
+
+
+class RangeNotSatisfiable(RequestError):
+    """A range that begins behind the end of what has `size` bytes."""
+
+    status = 416
+    default_code = "range_not_satisfiable"
+
+    def __init__(self, message: str, *, size: int) -> None:
+        super().__init__(message)
+        self.size = size
 
 
 class AuthError(InferdError):
@@ -273,6 +292,13 @@ class DeadlineExceeded(InferdError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, client_retry=False)
+
+
+class FileStoreError(InferdError):
+    """Where files are kept cannot be reached, read or written; the log says why."""
+
+    status = 503
+    default_code = "file_store_unavailable"
 
 
 class InternalError(InferdError):

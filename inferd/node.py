@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from inferd import logs
 from inferd.api.access import Access
 from inferd.api.admin import AdminApi
+from inferd.api.files import FilesApi
 from inferd.api.inference_endpoint import InferenceEndpoint
 from inferd.api.key_admin import KeyAdmin
 from inferd.api.models import Models
@@ -23,6 +24,7 @@ from inferd.api.node_routes import NodeApi
 from inferd.api.operations import OPERATIONS
 from inferd.api.probes import Probes
 from inferd.api.routes import admin_app, public_app
+from inferd.batch.objects import FileStore
 from inferd.clock import monotonic, utc_now_us
 from inferd.config.load import LoadedConfig, load_config
 from inferd.config.reload import Change, TeamRemoved, diff, needing_restart
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from inferd.metrics import Metrics
     from inferd.storage.database import Database
     from inferd.storage.keys import KeyRecord
+    from inferd.storage.object_store import ObjectStore
     from inferd.workers.base import WorkerBase
     from inferd.workers.states import WorkerState
 
@@ -89,6 +92,7 @@ class Node:
         environment: EngineEnvironment,
         db: Database,
         keys: KeyIndex,
+        objects: ObjectStore,
         metrics: Metrics,
         records: Records | None = None,
         watch: Callable[[WorkerBase, WorkerState, WorkerState], None] | None = None,
@@ -135,6 +139,7 @@ class Node:
         if records is not None:
             self.supervisor.inherit(records)
         self.supervisor.apply(pools_from_config(loaded))
+        self.files = self._file_store(objects)
 
     def _open_ledger(self) -> Ledger:
         return Ledger(
@@ -168,13 +173,24 @@ class Node:
         ]
         models = Models(self.access, self.fleet.pool_state, self.started_us // 1_000_000)
         count = self.metrics.http_request
-        return public_app(endpoints, models, self._probes(), count, self.config.server.cors_origins)
+        stored = FilesApi(self.access, self.files, self.config.server).routes()
+        origins = self.config.server.cors_origins
+        return public_app(endpoints, models, self._probes(), count, origins, stored)
 
     def admin_app(self, admin_key: str) -> ASGIApp:
         """What admins and ops reach."""
         keys = AdminApi(KeyAdmin(self.keys, lambda: self.config))
         node = NodeApi(NodeAdmin(self))
         return admin_app(keys, node, self._probes(), admin_key, self.metrics.http_request)
+
+    def _file_store(self, objects: ObjectStore) -> FileStore:
+        return FileStore(
+            self.db,
+            objects,
+            limits=lambda: self.config.files,
+            bytes_max_of=self.access.files_bytes_max,
+            metrics=self.metrics,
+        )
 
     def _probes(self) -> Probes:
         return Probes(self.readiness, self._exposition)
@@ -188,12 +204,14 @@ class Node:
             ("loop lag meter", self._measure_lag()),
             ("balance keeper", self._keep_balances()),
             ("ledger keeper", rollup.keep(self.db, lambda: self.config.billing.rows_kept_days)),
+            ("file sweeper", self.files.run()),
         ]
 
     async def restore(self) -> None:
-        """What outlives the process: the teams' balances, and what they spent this month."""
+        """What outlives the process: the teams' balances, files, and what they spent this month."""
         self.budgets.restore(await rollup.spent_since(self.db, self.budgets.month_begins_us))
         self.buckets.restore(await balances.load(self.db, utc_now_us()), monotonic())
+        await self.files.load()
 
     def save(self) -> None:
         """Post what the next start restores."""
@@ -226,6 +244,7 @@ class Node:
         for change in changes:
             if isinstance(change, TeamRemoved):
                 self.metrics.forget_team(change.team.name)
+                self.metrics.forget_files(change.team.name)
         self.supervisor.apply(pools_from_config(loaded))
         self.metrics.config_reloads["applied"].inc()
         log.info("reload applied", extra={"changes": [type(change).__name__ for change in changes]})

@@ -1,6 +1,6 @@
 -- Generated: the schema after the last migration. Never edited by hand; made with
 -- python -c 'from inferd.storage import migrate; migrate.write_schema()'
-PRAGMA user_version = 6;
+PRAGMA user_version = 7;
 
 CREATE TABLE keys (
     id TEXT PRIMARY KEY,
@@ -115,4 +115,47 @@ CREATE TABLE usage_hours (
 CREATE TABLE rolled_up (
     only INTEGER PRIMARY KEY CHECK (only = 1),
     request_id TEXT NOT NULL
+) STRICT;
+
+CREATE TABLE files (
+    id TEXT PRIMARY KEY,
+    team TEXT NOT NULL,
+    filename TEXT NOT NULL,
+    purpose TEXT NOT NULL,
+    bytes INTEGER NOT NULL CHECK (bytes >= 0),
+    blobs TEXT NOT NULL CHECK (json_valid(blobs)),
+    created_us INTEGER NOT NULL,
+    expires_us INTEGER
+) STRICT;
+
+CREATE INDEX files_by_team ON files (team, id);
+
+CREATE INDEX files_by_expiry ON files (expires_us) WHERE expires_us IS NOT NULL;
+
+CREATE TABLE uploads (
+    id TEXT PRIMARY KEY,
+    team TEXT NOT NULL,
+    filename TEXT NOT NULL,
+    purpose TEXT NOT NULL,
+    bytes INTEGER NOT NULL CHECK (bytes > 0),
+    created_us INTEGER NOT NULL,
+    expires_us INTEGER NOT NULL,
+    file_life_s INTEGER,
+    status TEXT NOT NULL CHECK (status IN ('pending', 'completed', 'cancelled', 'expired')),
+    file_id TEXT
+) STRICT;
+
+CREATE INDEX uploads_by_expiry ON uploads (expires_us);
+
+CREATE TABLE upload_parts (
+    id TEXT PRIMARY KEY,
+    upload_id TEXT NOT NULL REFERENCES uploads (id) ON DELETE CASCADE,
+    bytes INTEGER NOT NULL CHECK (bytes > 0),
+    created_us INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX upload_parts_by_upload ON upload_parts (upload_id);
+
+CREATE TABLE store_owner (
+    id TEXT PRIMARY KEY
 ) STRICT;

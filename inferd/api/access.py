@@ -37,6 +37,11 @@ class Access:
             raise InvalidKey("This API key is no longer valid: its team was removed.")
         return team
 
+    def files_bytes_max(self, team: str) -> int | None:
+        """The team's own quota of file bytes, if it has one."""
+        found = self._teams.get(team)
+        return found.files_bytes_max if found else None
+
     def weight(self, team: str) -> int:
         """The team's share in a fair queue; 1 for a team that is gone."""
         found = self._teams.get(team)

@@ -8,6 +8,7 @@ from inferd.config.reload import (
     BillingChanged,
     CacheScopeChanged,
     Change,
+    FileLimitsChanged,
     LogLevelChanged,
     ModelAdded,
     ModelChanged,
@@ -87,6 +88,8 @@ def _of_workers(change: Change) -> str:
 
 def _of_money(change: Change) -> str:
     match change:
+        case FileLimitsChanged(before, after):
+            return f"files: {_differences(before, after)}"
         case BillingChanged(before, after):
             return f"billing: {_differences(before, after)}"
         case PricesChanged(model, version, before, after):

@@ -18,11 +18,13 @@ from inferd.errors import (
     BodyTimeout,
     ConfigError,
     DeadlineExceeded,
+    FileStoreError,
     InferdError,
     InternalError,
     LimitError,
     MethodNotAllowed,
     ProvisionError,
+    RangeNotSatisfiable,
     RateLimited,
     RequestError,
     StorageError,
@@ -32,7 +34,14 @@ from inferd.errors import (
 RETRY_AFTER_S_MAX: Final = 60
 """The longest wait that every SDK obeys; beyond it they retry sooner, so they must not retry."""
 
-CLIENT_ERRORS: Final = (RequestError, AuthError, LimitError, UpstreamError, DeadlineExceeded)
+CLIENT_ERRORS: Final = (
+    RequestError,
+    AuthError,
+    LimitError,
+    UpstreamError,
+    DeadlineExceeded,
+    FileStoreError,
+)
 """What a client may read; anything else is our own trouble."""
 _OPERATORS: Final[dict[type[InferdError], tuple[int, str, str]]] = {
     ConfigError: (400, "invalid_request_error", "invalid_config"),
@@ -66,6 +75,8 @@ def render(error: BaseException, request_id: str, *, operator: bool = False) -> 
         headers.append((b"www-authenticate", b"Bearer"))
     elif isinstance(error, BodyTimeout):
         headers.append((b"connection", b"close"))  # the rest of the body may never come
+    elif isinstance(error, RangeNotSatisfiable):
+        headers.append((b"content-range", b"bytes */%d" % error.size))
     return Rendered(status, headers, orjson.dumps({"error": content}))
 
 

@@ -10,10 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from inferd.api.access import Access
-from inferd.api.auth import authenticate
-from inferd.api.request_record import record_of
-from inferd.clock import utc_now_us
-from inferd.inference import Caller
+from inferd.api.caller import caller_of
 from inferd.routing.pools import ModelView
 
 OWNER: Final = "inferd"
@@ -31,7 +28,7 @@ class Models:
         self._created = created
 
     async def list(self, http: Request) -> Response:
-        caller = self._caller(http)
+        caller = caller_of(http, self._access)
         views = self._access.pools.visible(caller, self._access.team(caller))
         return _json({"object": "list", "data": [self._body(view) for view in views]})
 
@@ -41,16 +38,10 @@ class Models:
         Raises:
             UnknownModel, ModelNotAllowed: as for a request that names it.
         """
-        caller = self._caller(http)
+        caller = caller_of(http, self._access)
         name = http.path_params["model"]
         view = self._access.pools.view(name, caller, self._access.team(caller))
         return _json(self._body(view))
-
-    def _caller(self, http: Request) -> Caller:
-        caller = authenticate(http.scope["headers"], self._access.keys, utc_now_us())
-        record = record_of(http.scope)
-        record.team, record.key_id = caller.team, caller.key_id
-        return caller
 
     def _body(self, view: ModelView) -> dict[str, Any]:
         return {

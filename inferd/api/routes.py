@@ -27,14 +27,16 @@ def public_app(
     probes: Probes,
     count: Count,
     cors_origins: Collection[str] = (),
+    stored: Iterable[Route] = (),
 ) -> ASGIApp:
-    """What teams reach."""
+    """What teams reach. `stored`: paths of what is kept for them."""
     router = Router(
         [
             *[Route(one.path, one, methods=["POST"]) for one in endpoints],
             Route(openapi.PATH, openapi.Document().get, methods=["GET"]),
             Route("/v1/models", models.list, methods=["GET"]),
             Route("/v1/models/{model:path}", models.get, methods=["GET"]),
+            *stored,
             Route("/healthz", probes.healthz, methods=["GET"]),
             Route("/readyz", probes.readyz, methods=["GET"]),
         ],

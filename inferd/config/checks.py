@@ -27,6 +27,7 @@ def check(config: Config, environ: Mapping[str, str]) -> list[Problem]:
             _listeners(config),
             _folders(config),
             _deadlines(config),
+            _files(config, environ),
             _model_names(config),
             chain.from_iterable(
                 _model(("models", index), model) for index, model in enumerate(config.models)
@@ -67,6 +68,7 @@ def _folders(config: Config) -> Iterator[Problem]:
     paths: list[tuple[KeyPath, str | None]] = [
         (("server", "state_dir"), config.server.state_dir),
         (("engine", "environment"), config.engine.environment),
+        (("files", "store"), config.files.store),
     ]
     paths += [((*at, "weights"), version.weights) for at, _, version in versions_of(config)]
     for path, folder in paths:
@@ -74,6 +76,29 @@ def _folders(config: Config) -> Iterator[Problem]:
             yield Problem(path, '"~" means nothing here: write the whole path')
         elif folder and "\0" in folder:
             yield Problem(path, "a path cannot hold a zero character")
+
+
+def _files(config: Config, environ: Mapping[str, str]) -> Iterator[Problem]:
+    files = config.files
+    if not files.remote:
+        for key in ("endpoint", "region", "access_key_env", "secret_key_env", "session_token_env"):
+            if key in files.model_fields_set:
+                yield Problem(("files", key), "means nothing for a folder: store is not s3://")
+        return
+    for key, other in (
+        ("access_key_env", "secret_key_env"),
+        ("secret_key_env", "access_key_env"),
+        ("session_token_env", "access_key_env"),
+    ):
+        name = getattr(files, key)
+        if name is None:
+            continue
+        if getattr(files, other) is None:
+            yield Problem(("files", key), f"needs {other} beside it", unless=("files",))
+        if not environ.get(name):
+            # A key pasted here by mistake must not be repeated; variables are in capitals.
+            which = f" {name}" if name.isupper() else " it names"
+            yield Problem(("files", key), f"the environment variable{which} is not set")
 
 
 def _deadlines(config: Config) -> Iterator[Problem]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import ClassVar, Final, Literal
 
+from inferd.config.files import Files
 from inferd.config.locate import KeyPath, show_path
 from inferd.config.money import Billing, Prices
 from inferd.config.schema import Config, Logs, Model, Server, Team
@@ -68,6 +69,14 @@ class LogLevelChanged(Change):
 class BillingChanged(Change):
     before: Billing
     after: Billing
+
+
+@dataclass(frozen=True, slots=True)
+class FileLimitsChanged(Change):
+    """How large, how many, how long. Where files are kept needs a restart."""
+
+    before: Files
+    after: Files
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +217,7 @@ ORDER: Final[tuple[type[Change], ...]] = (
     ServerChanged,
     LogLevelChanged,
     BillingChanged,
+    FileLimitsChanged,
     ModelAdded,
     VersionAdded,
     AttachedAdded,
@@ -235,6 +245,7 @@ def diff(old: Config, new: Config) -> list[Change]:
         _restarts(("engine",), old.engine, new.engine),
         [LogLevelChanged(old.logs, new.logs)] if old.logs != new.logs else [],
         [BillingChanged(old.billing, new.billing)] if old.billing != new.billing else [],
+        _file_changes(old.files, new.files),
         _model_changes(old, new),
         _team_changes(old, new),
     )
@@ -260,6 +271,16 @@ def _restarts(path: KeyPath, before: Section, after: Section) -> Iterator[Change
 def _server_changes(before: Server, after: Server) -> Iterator[Change]:
     if any((("server",), key) in _LIVE for key in _changed_keys(before, after)):
         yield ServerChanged(before, after)
+
+
+def _file_changes(before: Files, after: Files) -> Iterator[Change]:
+    """Keys of the store itself say in the schema that they need a restart."""
+    changed = _changed_keys(before, after)
+    fixed = [key for key in changed if Files.model_fields[key].json_schema_extra]
+    for key in fixed:
+        yield NeedsRestart(("files", key), "files that are there would not be found any more")
+    if len(changed) > len(fixed):
+        yield FileLimitsChanged(before, after)
 
 
 def _team_changes(old: Config, new: Config) -> Iterator[Change]:

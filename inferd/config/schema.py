@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import ConfigDict, Field, model_validator
 
+from inferd.config.files import Files
 from inferd.config.limits import LimitsOnModel
 from inferd.config.money import Billing, Budget
 from inferd.config.section import ORIGIN, Folder, ModelName, Name, Seconds, Section, Tokens
@@ -172,6 +173,12 @@ class Team(Section):
     limits: tuple[LimitsOnModel, ...] = Field(
         (), max_length=256, description="its limits on single models, beside those on all"
     )
+    files_bytes_max: int | None = Field(
+        None,
+        ge=1,
+        le=1_000_000_000_000_000,
+        description="all its files together; unset: files.team_bytes_max",
+    )
     budget: Budget | None = Field(None, description="what it may use in a month")
 
 
@@ -190,6 +197,7 @@ class Config(Section):
 
     server: Server = Field(default_factory=Server, description="listeners and request limits")
     engine: Engine = Field(default_factory=Engine, description="the engine's own environment")
+    files: Files = Field(default_factory=Files, description="where files are kept, how much")
     logs: Logs = Field(default_factory=Logs, description="JSON lines on standard error")
     billing: Billing = Field(default_factory=Billing, description="currency, ledger's keeping")
     models: tuple[Model, ...] = Field(

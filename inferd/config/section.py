@@ -15,6 +15,8 @@ MODEL_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$"
 VARIABLE: Final = r"^[A-Za-z_][A-Za-z0-9_]{0,127}$"
 CHECKSUM: Final = r"^sha256:[0-9a-f]{64}$"
 ORIGIN: Final = r"^(\*|https?://[^\s/?#]+)$"
+REGION: Final = r"^[a-z0-9-]{1,64}$"
+STORE: Final = r"^(s3://[a-z0-9][a-z0-9._-]{1,62}(/[A-Za-z0-9._/-]*)?|[^:]+)$"
 URL: Final = r"^https?://[^\s/?#]+(/[^\s?#]*)?$"
 
 PATTERNS: Final = {
@@ -24,6 +26,8 @@ PATTERNS: Final = {
     VARIABLE: "must be the name of an environment variable, never the key itself",
     CHECKSUM: "must be sha256: and 64 lower-case hex digits, as `inferd engine manifest` shows",
     ORIGIN: "must be an origin, as https://app.example.org without a path, or * for every one",
+    REGION: "must be a region's name, as eu-central-1",
+    STORE: "must be a folder, or s3://bucket or s3://bucket/prefix",
     URL: "must be http://host:port or https://host:port, with a path only if the API is under one",
 }
 """What each pattern wants, in words."""

@@ -42,6 +42,12 @@ CASES: list[tuple[Config, Config, str]] = [
         with_version(prices={"input": 0.15}),
         "chat@1: prices: input 0 -> 0.15",
     ),
+    (config(), config(files={"life_s": 7_200}), "files: life_s 2,592,000 -> 7,200"),
+    (
+        config(),
+        config(files={"store": "elsewhere"}),
+        "files.store needs a restart: files that are there would not be found any more",
+    ),
     (config(), config(teams=()), "team search is removed; its keys are refused from now on"),
     (config(teams=()), config(), "team search is added"),
     (

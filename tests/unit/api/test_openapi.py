@@ -11,6 +11,7 @@ import pytest
 from starlette.routing import Route, Router
 
 from inferd.api import openapi
+from inferd.api.files import FilesApi
 from inferd.api.inference_endpoint import InferenceEndpoint, Operation
 from inferd.api.operations import OPERATIONS
 from inferd.api.parsed import ParsedRequest
@@ -47,7 +48,9 @@ def routes() -> set[tuple[str, str]]:
     endpoints = [InferenceEndpoint.__new__(InferenceEndpoint) for _ in OPERATIONS]
     for endpoint, operation in zip(endpoints, OPERATIONS, strict=True):
         endpoint._operation = operation
-    app = public_app(endpoints, Nothing(), Nothing(), lambda *_: None)  # type: ignore[arg-type]
+    nothing: Any = Nothing()
+    stored = FilesApi(nothing, nothing, nothing).routes()
+    app = public_app(endpoints, nothing, nothing, lambda *_: None, (), stored)
     router = app._app  # type: ignore[attr-defined]
     assert isinstance(router, Router)
     found = set()

@@ -16,6 +16,7 @@ SCHEMA = json_schema()
 HEADINGS = {
     "Server": "[server]",
     "Engine": "[engine]",
+    "Files": "[files]",
     "Logs": "[logs]",
     "Billing": "[billing]",
     "Model": "[[models]]",

@@ -31,7 +31,9 @@ def test_the_example_is_right() -> None:
 def test_the_example_is_right_with_every_comment_taken_away() -> None:
     every = re.sub(r"^# (\w+ = )", r"\1", EXAMPLE, flags=re.MULTILINE)
     every = every.replace("sha256:...", "sha256:" + "0" * 64)
-    config = parse_config(ROOT / "inferd.example.toml", every, {"LARGE_WORKER_KEY": "x"}).config
+    names = ("LARGE_WORKER_KEY", "STORE_KEY_ID", "STORE_SECRET_KEY", "STORE_TOKEN")
+    environ = dict.fromkeys(names, "x")
+    config = parse_config(ROOT / "inferd.example.toml", every, environ).config
     assert config.models[0].versions[0].engine.kv_tokens_max == 400_000
     assert config.models[1].versions[0].attached[0].model == "large-70b"
 
@@ -56,6 +58,7 @@ def test_the_example_says_what_a_change_of_each_section_needs() -> None:
 NAMED = {
     "server": sections()["Server"],
     "engine": sections()["Engine"],
+    "files": sections()["Files"],
     "logs": sections()["Logs"],
     "billing": sections()["Billing"],
     "models": sections()["Model"],

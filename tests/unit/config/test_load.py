@@ -132,7 +132,7 @@ ONE_LINE = [
     # Unknown keys, and where the key that was meant is.
     (2, 'lisen = ":1"', '2: server: unknown key "lisen" (did you mean "listen"?)'),
     (1, "[sever]", '1: unknown key "sever" (did you mean "server"?)'),
-    (4, "[nonsense]", '4: unknown key "nonsense" (there is "server", "engine", "logs",'),
+    (4, "[nonsense]", '4: unknown key "nonsense" (there is "server", "engine", "files",'),
     (24, "thread = 1", '24: models[0].versions[0].engine: unknown key "thread" (did you mean "th'),
     (24, "count = 1", '24: models[0].versions[0].engine: unknown key "count" (it belongs to'),
     (19, "version = '1'\ndevice = 'cpu'", '(did you mean "engine.device"?)'),
