@@ -46,6 +46,8 @@ class Plan:
     speed: float = 4.0
     real: bool = False
     kills_inferd: bool = True
+    first: str = ""
+    """The fault to begin with; any unless given."""
 
 
 @dataclass
@@ -65,7 +67,7 @@ class Chaos:
         chance = random.Random(plan.seed)
         self.clients = Clients(self.node, chance, plan.clients, plan.pause_s)
         kills = plan.kills_inferd
-        self.faults = Faults(self.node, chance, plan.every_s, kills_inferd=kills)
+        self.faults = Faults(self.node, chance, plan.every_s, kills, plan.first)
 
     async def run(self, *, quiet: bool = False) -> Verdict:
         """The whole run; the verdict, which `passed` or not."""

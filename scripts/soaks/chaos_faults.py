@@ -38,6 +38,8 @@ class Faults:
     chance: random.Random
     every_s: float
     kills_inferd: bool
+    first: str = ""
+    """The fault to begin with; any unless given."""
     struck: list[Struck] = field(default_factory=list)
     left_behind: list[int] = field(default_factory=list)
     """Leaders that a new inferd neither took over nor ended."""
@@ -47,9 +49,11 @@ class Faults:
         faults = self._faults()
         names = list(faults)
         weights = [WEIGHTS[name] for name in names]
+        first = self.first
         while True:
             await asyncio.sleep(self.chance.uniform(0.5, 1.5) * self.every_s)
-            (name,) = self.chance.choices(names, weights)
+            (name,) = [first] if first else self.chance.choices(names, weights)
+            first = ""
             with suppress(ProcessLookupError):
                 at = monotonic()
                 if what := await faults[name]():

@@ -119,15 +119,18 @@ class Timeline:
     def _first_tokens(self, outcomes: Iterable[Outcome]) -> None:
         """One dot a stream, from 10 ms to 100 s."""
         bottom = self._y + TALL / 2
+        dots: list[str] = []
         for outcome in outcomes:
             if outcome.first is None:
                 continue
             took_s = max(outcome.first - outcome.began, 0.01)
             y = bottom - TALL / 2 * (math.log10(took_s) + 2) / 4
             x = self._x(outcome.first)
-            self._parts.append(
-                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="1.2" fill="#33658a" fill-opacity="0.5"/>'
-            )
+            dots.append(f"M{x:.1f} {y:.1f}h0")
+        self._parts.append(
+            f'<path d="{"".join(dots)}" stroke="#33658a" stroke-width="2.4"'
+            ' stroke-opacity="0.5" stroke-linecap="round"/>'
+        )
         self._text(LEFT_X - 8, self._y + 8, "100 s", end=True)
         self._text(LEFT_X - 8, bottom - TALL / 4 + 4, "first event", end=True)
         self._text(LEFT_X - 8, bottom, "10 ms", end=True)

@@ -56,8 +56,11 @@ def judge(outcomes: list[Outcome], rows: list[UsageRow], killed_at: list[float])
 
 def _no_row(verdict: Verdict, outcome: Outcome, killed_at: list[float]) -> None:
     first, last = outcome.began, outcome.ended + LAST_FLUSH_S
-    if any(first <= at <= last for at in killed_at):
-        verdict.absent.append(_told(outcome, "no row"))
+    kill = next((at for at in killed_at if first <= at <= last), None)
+    if kill is not None:
+        before_s = kill - outcome.ended
+        when = "in flight" if before_s < 0 else f"ended {before_s * 1e3:.0f} ms before"
+        verdict.absent.append(_told(outcome, f"no row: {when} when inferd was killed"))
     elif outcome.kind in {COMPLETE, LEFT} or (outcome.kind == ERROR and outcome.seen):
         verdict.wrong.append(_told(outcome, "no row, and inferd was not killed"))
 

@@ -22,11 +22,12 @@ async def test_every_request_is_answered_or_told_and_billed_for_what_it_was(tmp_
         every_s=1.2,
         workers=2,
         speed=10.0,
-        kills_inferd=False,
+        first="kill inferd",
     )
     chaos = await run(plan, tmp_path, quiet=True)
     report = chaos.report()
     assert report["wrong"] == []
+    assert report["faults"]["kill inferd"] >= 1
     assert report["requests"][COMPLETE] > 50
     assert report["requests"][LEFT] > 5
     assert report["requests"].get(ERROR, 0) > 0
