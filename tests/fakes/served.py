@@ -93,6 +93,12 @@ class Served:
         async with asyncio.timeout(START_S):
             return await self.process.wait()
 
+    async def killed_and_started_again(self) -> None:
+        """`kill -9` of inferd alone, and the next one; it need not be ready yet."""
+        self.process.kill()
+        await self.process.wait()
+        self.process = await _serve(self.folder)
+
     async def status(self) -> dict[str, Any]:
         """`inferd status --json`, without the command's start."""
         key = (self.folder / "state" / "admin.key").read_text().strip()
@@ -105,6 +111,16 @@ class Served:
     async def worker(self) -> dict[str, Any]:
         found: dict[str, Any] = (await self.status())["pools"][0]["workers"][0]
         return found
+
+    async def until_listening(self) -> None:
+        async with asyncio.timeout(COMMAND_S):
+            while True:
+                try:
+                    await self.status()
+                except (aiohttp.ClientError, OSError):
+                    await asyncio.sleep(_LOOK_S)
+                else:
+                    return
 
     async def until_ready(self, but_not: int | None = None) -> dict[str, Any]:
         """The worker, once it takes requests and is not the process `but_not`."""
@@ -195,8 +211,24 @@ async def served(
     (folder / "inferd.toml").write_text(text)
     code, key, err = await command(folder, "keys", "create", "--team", "demo", "--quiet")
     assert code == 0, err
-    with (folder / "serve.log").open("wb") as log:
-        process = await asyncio.create_subprocess_exec(
+    async with aiohttp.ClientSession() as http:
+        running = Served(folder, public, admin, key.strip(), http, await _serve(folder))
+        try:
+            await running.until_ready()
+            yield running
+        finally:
+            if running.process.returncode is None:
+                running.process.terminate()
+                try:
+                    await running.ended()
+                except TimeoutError:
+                    running.process.kill()
+                    raise
+
+
+async def _serve(folder: Path) -> asyncio.subprocess.Process:
+    with (folder / "serve.log").open("ab") as log:
+        return await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "inferd",
@@ -207,19 +239,6 @@ async def served(
             stdout=log,
             stderr=log,
         )
-    async with aiohttp.ClientSession() as http:
-        running = Served(folder, public, admin, key.strip(), http, process)
-        try:
-            await running.until_ready()
-            yield running
-        finally:
-            if process.returncode is None:
-                process.terminate()
-                try:
-                    await running.ended()
-                except TimeoutError:
-                    process.kill()
-                    raise
 
 
 def session_of(pid: int) -> list[int]:
