@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from inferd import __version__
 from inferd.api.changes import in_words
+from inferd.api.worker_admin import WorkerAdmin, worker_view
 from inferd.clock import monotonic, utc_now_us
 from inferd.errors import NotFound
 from inferd.workers.output_log import follow
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from inferd.dispatch import Dispatch
     from inferd.fleet import Fleet
     from inferd.quota.buckets import Buckets, PairState
-    from inferd.routing.snapshot import TargetSnapshot
     from inferd.workers.base import WorkerBase
     from inferd.workers.supervisor import Supervisor
 
@@ -46,6 +46,7 @@ class NodeAdmin:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self.workers = WorkerAdmin(node)
 
     def status(self) -> dict[str, Any]:
         """The whole node on one page: pools with queue and workers, teams with what is left."""
@@ -123,7 +124,7 @@ class NodeAdmin:
             "waiting_by_team": snapshot.waiting_by_team,
             "oldest_wait_s": snapshot.oldest_wait_s,
             "workers": [
-                _worker(worker, targets.get(worker.id))
+                worker_view(worker, targets.get(worker.id))
                 for worker in workers.values()
                 if worker.pool == pool
             ],
@@ -152,27 +153,4 @@ def _left(pair: PairState) -> dict[str, Any]:
         "burst_tokens": None if tokens is None else int(tokens.burst),
         "requests_left": None if requests is None else int(requests.balance),
         "burst_requests": None if requests is None else int(requests.burst),
-    }
-
-
-def _worker(worker: WorkerBase, target: TargetSnapshot | None) -> dict[str, Any]:
-    loads = worker.loads
-    return {
-        "worker": worker.id,
-        "attached": worker.output_path is None,
-        "state": worker.state.value,
-        "reason": worker.reason,
-        "outlook": worker.outlook,
-        "progress": worker.progress,
-        "since_s": monotonic() - worker.since,
-        "pid": worker.pid,
-        "adopted": worker.adopted,
-        "devices": list(worker.devices),
-        "url": worker.client.url,
-        "inflight": target.inflight if target else 0,
-        "inflight_max": worker.inflight_max,
-        "outstanding_tokens": target.outstanding_tokens if target else 0,
-        "kv_utilization": None if loads is None else loads.kv_utilization,
-        "engine_running": None if loads is None else loads.running,
-        "engine_waiting": None if loads is None else loads.waiting,
     }

@@ -17,18 +17,21 @@ from starlette.types import Receive, Scope, Send
 
 from inferd.api.admin import body_fields, json_route
 from inferd.api.disconnect import while_client_waits
-from inferd.api.fields import not_supported_value, shown
+from inferd.api.fields import not_supported_value, number, shown
 from inferd.api.node_admin import NodeAdmin
 from inferd.errors import InvalidField
 
 LINES_DEFAULT: Final = 100
 LINES_MAX: Final = 100_000
+DRAIN_S_MAX: Final = 86_400.0
 LINES_IN_A_ROW: Final = 64
 """Sent before other tasks get their turn."""
 
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
 Answer = dict[str, Any]
+
+_DRAIN: Final = {"drain_s": number(0, DRAIN_S_MAX)}
 
 
 class NodeApi:
@@ -42,6 +45,9 @@ class NodeApi:
         return [
             json_route("GET", "/admin/v1/status", self._status),
             json_route("POST", "/admin/v1/reload", self._reload),
+            json_route("GET", "/admin/v1/workers", self._workers),
+            json_route("GET", worker, self._worker),
+            json_route("POST", f"{worker}/drain", self._drain),
             json_route("POST", f"{worker}/restart", self._restart),
             Route(f"{worker}/output", self._output, methods=["GET"]),
         ]
@@ -52,6 +58,16 @@ class NodeApi:
     async def _reload(self, http: Request) -> Answer:
         await body_fields(http, {})
         return await self._node.reload()
+
+    async def _workers(self, _: Request) -> Answer:
+        return self._node.workers.list()
+
+    async def _worker(self, http: Request) -> Answer:
+        return self._node.workers.show(http.path_params["id"])
+
+    async def _drain(self, http: Request) -> Answer:
+        fields = await body_fields(http, _DRAIN)
+        return self._node.workers.drain(http.path_params["id"], **fields)
 
     async def _restart(self, http: Request) -> Answer:
         await body_fields(http, {})

@@ -53,17 +53,21 @@ class Place:
         self._ready_since: float | None = None
         self._woken = asyncio.Event()
         self._used = False
+        self.held = False
+        """Drained by hand: nothing is started here until `restart`."""
         self.worker = self._new_worker(spec, None)
 
     @property
     def outdated(self) -> bool:
         """Whether the worker here was started for something else than is wanted."""
-        return self._wanted is not None and self._wanted.spec_hash != self.worker.spec_hash
+        if self._wanted is None or self.held:
+            return False
+        return self._wanted.spec_hash != self.worker.spec_hash
 
     @property
     def settled(self) -> bool:
-        """Whether what is wanted here is READY."""
-        return not self.outdated and self.worker.state is WorkerState.READY
+        """Whether what is wanted here is READY, or nothing is to be here."""
+        return self.held or (not self.outdated and self.worker.state is WorkerState.READY)
 
     @property
     def making_room(self) -> bool:
@@ -83,6 +87,17 @@ class Place:
             self.worker.respec(spec)
         if differs and self.worker.state is WorkerState.FAILED:
             self.replace()
+
+    def hold(self, drain_s: float | None = None) -> None:
+        """Drain the worker here, in `drain_s` seconds, the pool's unless given; then start none."""
+        self.held = True
+        self.worker.drain(self._drain_s if drain_s is None else drain_s)
+        self._woken.set()
+
+    def restart(self) -> None:
+        """`replace`, and start again what is held."""
+        self.held = False
+        self.replace()
 
     def replace(self) -> None:
         """Begin another life soon: drain the worker, or end the wait for the next one."""
@@ -120,13 +135,22 @@ class Place:
     async def run(self) -> None:
         """Live one worker after another; returns when nothing is wanted and nothing is left."""
         while self._wanted is not None:
+            if self.held:
+                await self._rest()
+                continue
             if self._used or self.outdated:
                 self.worker = self._new_worker(self._wanted, self.worker)
             self._used = True
             self._woken.clear()
             await self.worker.run()
-            if self.worker.state is WorkerState.FAILED and isinstance(self._wanted, WorkerSpec):
+            failed = self.worker.state is WorkerState.FAILED and not self.held
+            if failed and isinstance(self._wanted, WorkerSpec):
                 await self._pause(self._wanted.workers)
+
+    async def _rest(self) -> None:
+        self.worker.outlook = f"drained by hand: `inferd workers restart {self.id}` starts it"
+        self._woken.clear()
+        await self._woken.wait()
 
     def _new_worker(
         self, spec: WorkerSpec | AttachedSpec, previous: WorkerBase | None

@@ -108,11 +108,30 @@ class Supervisor:
         Raises:
             NotFound: no such worker.
         """
+        self._place(worker_id).restart()
+
+    def drain(self, worker_id: str, drain_s: float | None = None) -> None:
+        """Drain a worker, in its pool's time unless given; start none there until `restart`.
+
+        Raises:
+            NotFound: no such worker.
+        """
+        self._place(worker_id).hold(drain_s)
+
+    def worker(self, worker_id: str) -> WorkerBase:
+        """Raises NotFound."""
+        return self._place(worker_id).worker
+
+    def held(self, worker_id: str) -> bool:
+        """Whether a worker was drained and is not to be followed by another. Raises NotFound."""
+        return self._place(worker_id).held
+
+    def _place(self, worker_id: str) -> Place:
         place = self._places.get(worker_id)
         if place is None:
             known = ", ".join(self._places) or "none"
             raise NotFound(f"There is no worker {worker_id!r}; there are: {known}.")
-        place.replace()
+        return place
 
     def stop(self, drain_s: float, *, leave: bool = False) -> None:
         """Want nothing any more: all drain and stop at the same time; then `run` returns.

@@ -160,6 +160,21 @@ async def test_keep_workers_leaves_them_at_an_orderly_end(folder: Folder) -> Non
     assert engines_of(folder.path) == pids
     async with folder.serving() as serving:
         await serving.until(RUNNING_ALREADY)
+        assert (await folder.run("workers", "reap")).code == 1, "the server has them"
+        await serving.stop()
+    reaped = await folder.run("workers", "reap", "--json")
+    assert json.loads(reaped.out) == [{"worker": "chat-1-1", "pid": pids[0]}]
+    assert engines_of(folder.path) == []
+    assert "No engine was left running." in (await folder.run("workers", "reap")).err
+
+
+async def test_a_reload_says_whether_they_are_left(folder: Folder) -> None:
+    folder.spawn()
+    folder.config.write_text(
+        folder.config.read_text().replace("[engine]", "keep_workers = true\n\n[engine]", 1)
+    )
+    async with folder.serving() as serving:
+        await serving.until("is ready after")
         folder.config.write_text(
             folder.config.read_text().replace("keep_workers = true", "keep_workers = false")
         )

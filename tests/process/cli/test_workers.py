@@ -1,0 +1,46 @@
+"""`inferd workers`: one worker is shown, drained, kept stopped, and started again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.inferd_process import Folder
+
+
+@pytest.mark.real_time(timeout_s=60)
+async def test_a_worker_is_shown_drained_and_started_again(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    folder.spawn()
+    async with folder.serving() as serving:
+        await serving.until("is ready after")
+        shown = await folder.run("workers", "show", "chat-1-1")
+        assert shown.code == 0, shown.err
+        lines = {line.partition("  ")[0]: line.partition("  ")[2] for line in shown.out.split("\n")}
+        assert lines["pool"].strip() == "chat@1"
+        assert lines["engine"].strip().endswith("started by this inferd")
+        assert lines["KV cache"].strip().startswith("0 of ")
+
+        drained = await folder.run("workers", "drain", "chat-1-1", "--within", "5s")
+        assert "inferd workers restart chat-1-1 starts it again" in drained.err
+        await serving.until("has stopped")
+        details = json.loads((await folder.run("workers", "show", "chat-1-1", "--json")).out)
+        assert (details["state"], details["held"]) == ("stopped", True)
+        assert "drained by hand" in details["outlook"]
+        listed = await folder.run("workers", "list")
+        assert "drained by hand: `inferd workers restart chat-1-1` starts it" in listed.out
+        reloaded = await folder.run("reload")
+        assert reloaded.code == 0, reloaded.err
+
+        assert (await folder.run("workers", "restart", "chat-1-1")).code == 0
+        await serving.until("is ready after")
+        output = await folder.run("workers", "logs", "chat-1-1", "-n", "1000")
+        assert output.out.count("fired up and ready to roll") == 2
+        unknown = await folder.run("workers", "drain", "nobody")
+        assert unknown.code == 1
+        assert "There is no worker 'nobody'; there are: chat-1-1." in unknown.err
+        wrong = await folder.run("workers", "drain", "chat-1-1", "--within", "soon")
+        assert wrong.code == 2
+        await serving.stop()
