@@ -94,7 +94,7 @@ class Node:
         keys: KeyIndex,
         objects: ObjectStore,
         metrics: Metrics,
-        records: Records | None = None,
+        records: Records,
         watch: Callable[[WorkerBase, WorkerState, WorkerState], None] | None = None,
     ) -> None:
         """Every owner, in the order in which they know each other.
@@ -127,19 +127,21 @@ class Node:
             clients=self.fleet.clients,
             weight_of=self.access.weight,
         )
-        self.supervisor = Supervisor(
+        self.supervisor = self._supervisor(environment, rng)
+        self.supervisor.inherit(records)
+        self.supervisor.apply(pools_from_config(loaded))
+        self.files = self._file_store(objects)
+
+    def _supervisor(self, environment: EngineEnvironment, rng: random.Random) -> Supervisor:
+        return Supervisor(
             self.fleet,
-            metrics=metrics,
+            metrics=self.metrics,
             environment=environment,
-            folder=loaded.resolve(config.server.state_dir) / "workers",
+            folder=self.loaded.resolve(self.config.server.state_dir) / "workers",
             leases_of=self.fleet.leases_of,
             expected=self.fleet.expected,
             rng=rng,
         )
-        if records is not None:
-            self.supervisor.inherit(records)
-        self.supervisor.apply(pools_from_config(loaded))
-        self.files = self._file_store(objects)
 
     def _open_ledger(self) -> Ledger:
         return Ledger(
