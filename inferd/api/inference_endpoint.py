@@ -6,6 +6,7 @@ One class for every such endpoint; what differs is in its `Operation`.
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -53,6 +54,9 @@ _log: Final = logging.getLogger(__name__)
 
 EXPLAIN_HEADER: Final = b"x-inferd-explain"
 """With any value: the response says in `x-inferd-why` why it came from where it came."""
+PATIENCE_HEADER: Final = b"x-stainless-read-timeout"
+"""Seconds after which the SDK hangs up and asks again, if nothing came; events keep it waiting."""
+PATIENCE: Final = re.compile(rb"[0-9]{1,6}(\.[0-9]{1,20})?")
 _SERVES: Final = {
     ModelKind.CHAT: f"{Endpoint.CHAT}, {Endpoint.COMPLETIONS} and {Endpoint.RESPONSES}",
     ModelKind.EMBEDDING: str(Endpoint.EMBEDDINGS),
@@ -121,6 +125,10 @@ class InferenceEndpoint:
         if request.stream:
             await self._stream(request, record, scope, receive, send)
         else:
+            patience_s = header(scope["headers"], PATIENCE_HEADER)
+            if patience_s is not None and PATIENCE.fullmatch(patience_s):
+                hangs_up = record.arrived + float(patience_s)
+                request = replace(request, deadline=min(request.deadline, hangs_up))
             await self._whole(request, receive, send)
 
     async def _validate(

@@ -186,3 +186,19 @@ async def test_an_engine_that_hangs_is_waited_for_until_the_deadline_and_no_long
         answer = await ask(inferd, chat())
         await inferd.at_rest(within_s=2.0)
     assert_error(answer, 504, "deadline_exceeded", "server_error")
+
+
+async def test_a_whole_answer_is_given_up_when_the_sdk_would_hang_up_and_a_stream_is_not(
+    tmp_path: Path, fast: EngineProcess
+) -> None:
+    async with gateway(tmp_path, fast) as inferd:
+        for patience, status in (("0.4", 504), ("-1", 200), ("nan", 200), ("600", 200)):
+            await inferd.engine.fault("slow_first", seconds=0.7, times=1)
+            answer = await ask(inferd, chat(max_tokens=1), {"x-stainless-read-timeout": patience})
+            assert answer.status == status, patience
+            await inferd.at_rest()
+            await inferd.engine.fault("clear")
+        await inferd.engine.fault("slow_first", seconds=0.7, times=1)
+        body = chat(max_tokens=1, stream=True)
+        streamed = await ask(inferd, body, {"x-stainless-read-timeout": "0.4"})
+    assert streamed.told.done
