@@ -125,6 +125,12 @@ class ModelLimits:
     """Sizes of an embedding that may be asked for; empty: only the model's own."""
     vocabulary_tokens: int | None = None
     """Ids below it are tokens; None: unknown. An engine dies of an id that is none."""
+    extras: frozenset[str] | None = None
+    """Parameters of the engine's own that requests may use; None: all that are known."""
+    sampling: dict[str, float] = field(default_factory=dict, hash=False)
+    """Parameters of a request that does not say, by the engine's names."""
+    output_tokens_default: int | None = None
+    """Of a chat that names none; None: `output_tokens_max`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from inferd.api.parsed import (
     Tables,
     check_fits,
     choices_of,
+    follow_model,
     read_envelope,
     streaming,
     who_asks,
@@ -82,6 +83,7 @@ def parse_completion(raw: bytes, resolve: LimitsOf, priority_max: Priority) -> P
     if envelope["prompt"] is None:
         envelope["prompt"] = END_OF_TEXT
     body, ours = TABLES.check(envelope)
+    follow_model(body, limits)
     prompts: Prompts = ours["prompt"]
     body["prompt"] = prompts.value
     streams = streaming(ours)

@@ -138,7 +138,7 @@ class SchemaChecker:
     def _words(self, keyword: str, value: object, place: Place) -> None:
         if keyword == "$ref":
             if not isinstance(value, str) or not value.startswith("#"):
-                raise self._wrong(place, "only references inside the schema ('#…') are followed")
+                raise self._wrong(place, "'$ref' is followed inside the schema only ('#…')")
         elif keyword == "required":
             if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
                 raise self._wrong(place, "expected an array of strings")

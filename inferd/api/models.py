@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from inferd.api.access import Access
 from inferd.api.caller import caller_of
+from inferd.errors import ModelNotAllowed
 from inferd.routing.pools import ModelView
 
 OWNER: Final = "inferd"
@@ -32,15 +33,22 @@ class Models:
         views = self._access.pools.visible(caller, self._access.team(caller))
         return _json({"object": "list", "data": [self._body(view) for view in views]})
 
-    async def get(self, http: Request) -> Response:
-        """One model, under a name, an alias or `name@version`.
+    async def one(self, http: Request) -> Response:
+        """One model, under a name, an alias or `name@version`. DELETE is of fine-tunes elsewhere.
 
         Raises:
-            UnknownModel, ModelNotAllowed: as for a request that names it.
+            UnknownModel, ModelNotAllowed: as for a request that names it; for any DELETE.
         """
         caller = caller_of(http, self._access)
         name = http.path_params["model"]
         view = self._access.pools.view(name, caller, self._access.team(caller))
+        if http.method == "DELETE":
+            raise ModelNotAllowed(
+                f"The model `{view.id}` cannot be deleted here: what is served stands in its "
+                "operator's configuration.",
+                code="insufficient_permissions",
+                param="model",
+            )
         return _json(self._body(view))
 
     def _body(self, view: ModelView) -> dict[str, Any]:

@@ -137,6 +137,11 @@ def _gets() -> dict[str, Schema]:
         "/v1/models/{model}": {
             "parameters": [model],
             **_get("getModel", "One model.", _reference("Model"), _errors(*_KEY_ERRORS)),
+            "delete": {
+                "operationId": "deleteModel",
+                "summary": "Always refused: models are the operator's.",
+                "responses": _errors(*_KEY_ERRORS),
+            },
         },
         "/healthz": _get("isAlive", "The process answers.", HEALTH, None),
         "/readyz": _get("isReady", "Requests are taken.", HEALTH, unready),

@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import orjson
 
 from inferd.api.fields import Rule, combination, integer, missing, shown, text, type_name, unknown
+from inferd.config.sampling_defaults import Extra
 from inferd.errors import ContextLengthExceeded, InvalidBody, UnsupportedFeature
 from inferd.inference import ModelLimits, Priority
 
@@ -124,6 +125,24 @@ def read_envelope(raw: bytes, resolve: LimitsOf) -> tuple[dict[str, Any], str, M
         raise missing("model")
     model = model_name(envelope.pop("model"), "model")
     return envelope, model, resolve(model)
+
+
+def follow_model(body: dict[str, Any], limits: ModelLimits) -> None:
+    """Fill in the model's defaults, once none but its extras are there.
+
+    Raises:
+        UnsupportedFeature: the operator does not allow one.
+    """
+    if limits.extras is not None:
+        for name in get_args(Extra):
+            if name in body and name not in limits.extras:
+                raise UnsupportedFeature(
+                    f"Unsupported parameter: '{name}' is not allowed with the model "
+                    f"'{limits.name}'.",
+                    param=name,
+                )
+    for name, value in limits.sampling.items():
+        body.setdefault(name, value)
 
 
 def streaming(ours: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ the parameters that the client sent. Nothing is stored: what needs an earlier re
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -167,7 +168,7 @@ def parse_response(raw: bytes, resolve: LimitsOf, priority_max: Priority) -> Par
         parsed = join_chat(model, limits, body, chat_ours, priority_max)
     except RequestError as error:
         raise _of_a_response(error, conversation.origins) from None
-    return replace(parsed, include_usage=True, echo=_echo(envelope))
+    return replace(parsed, include_usage=True, echo=_echo(envelope, limits.sampling))
 
 
 def _chat_parameters(ours: dict[str, Any]) -> dict[str, Any]:
@@ -211,7 +212,7 @@ def _of_a_response(error: RequestError, origins: list[int]) -> RequestError:
     return error
 
 
-def _echo(envelope: dict[str, Any]) -> dict[str, Any]:
+def _echo(envelope: dict[str, Any], sampling: Mapping[str, float]) -> dict[str, Any]:
     """What the answer repeats: parameters as they were sent, or with their defaults."""
 
     def given(name: str, default: object = None) -> Any:  # noqa: ANN401 (whatever was sent)
@@ -230,12 +231,12 @@ def _echo(envelope: dict[str, Any]) -> dict[str, Any]:
         "reasoning": given("reasoning", {"effort": None, "summary": None}),
         "safety_identifier": given("safety_identifier"),
         "store": False,
-        "temperature": given("temperature", 1.0),
+        "temperature": given("temperature", sampling.get("temperature", 1.0)),
         "text": given("text") or {"format": {"type": "text"}},
         "tool_choice": given("tool_choice", "auto" if tools else "none"),
         "tools": tools,
         "top_logprobs": given("top_logprobs", 0),
-        "top_p": given("top_p", 1.0),
+        "top_p": given("top_p", sampling.get("top_p", 1.0)),
         "truncation": "disabled",
         "user": given("user"),
     }

@@ -35,7 +35,7 @@ def public_app(
             *[Route(one.path, one, methods=["POST"]) for one in endpoints],
             Route(openapi.PATH, openapi.Document().get, methods=["GET"]),
             Route("/v1/models", models.list, methods=["GET"]),
-            Route("/v1/models/{model:path}", models.get, methods=["GET"]),
+            Route("/v1/models/{model:path}", models.one, methods=["GET", "DELETE"]),
             *stored,
             Route("/healthz", probes.healthz, methods=["GET"]),
             Route("/readyz", probes.readyz, methods=["GET"]),

@@ -15,6 +15,7 @@ from inferd.api.parsed import (
     ParsedRequest,
     check_fits,
     choices_of,
+    follow_model,
     read_envelope,
     streaming,
     who_asks,
@@ -63,10 +64,11 @@ def join_chat(
         RequestError: two parameters do not go together, or a model's limit is exceeded.
     """
     streams = streaming(ours)
+    follow_model(body, limits)
     if "top_logprobs" in body and not body.get("logprobs"):
         raise combination("'top_logprobs' is only allowed with 'logprobs': true.", "top_logprobs")
     output_tokens_max = _output_tokens_max(ours, limits)
-    if body.get("min_tokens", 0) > (output_tokens_max or limits.output_tokens_max):
+    if body.get("min_tokens", 0) > (output_tokens_max or _default(limits)):
         raise combination("'min_tokens' is more than the output may have.", "min_tokens")
     check_stop_tokens(body, limits)
     prompt_bytes = ours["messages"] + _join_tools(body, ours)
@@ -78,7 +80,7 @@ def join_chat(
         limits=limits,
         body=body,
         choices=choices_of(ours, limits),
-        output_tokens_max=output_tokens_max or limits.output_tokens_max,
+        output_tokens_max=output_tokens_max or _default(limits),
         output_tokens_given=output_tokens_max is not None,
         prompt_bytes=prompt_bytes,
         parallel_tool_calls=ours.get("parallel_tool_calls", True),
@@ -86,6 +88,10 @@ def join_chat(
         **streams,
         **who_asks(ours, priority_max),
     )
+
+
+def _default(limits: ModelLimits) -> int:
+    return limits.output_tokens_default or limits.output_tokens_max
 
 
 def _output_tokens_max(ours: dict[str, Any], limits: ModelLimits) -> int | None:

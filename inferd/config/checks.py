@@ -156,6 +156,12 @@ def _model(path: KeyPath, model: Model) -> Iterator[Problem]:
             f"{model.output_tokens_max:,} is more than context_tokens_max,"
             f" {model.context_tokens_max:,}",
         )
+    if (model.defaults.output_tokens or 0) > model.output_tokens_max:
+        yield Problem(
+            (*path, "defaults", "output_tokens"),
+            f"{model.defaults.output_tokens:,} is more than output_tokens_max,"
+            f" {model.output_tokens_max:,}",
+        )
     queue = model.queue
     if (
         "waiting_per_team_max" in queue.model_fields_set

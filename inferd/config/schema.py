@@ -15,6 +15,7 @@ from pydantic import ConfigDict, Field, model_validator
 from inferd.config.files import Files
 from inferd.config.limits import LimitsOnModel
 from inferd.config.money import Billing, Budget
+from inferd.config.sampling_defaults import Extra, SamplingDefaults
 from inferd.config.section import ORIGIN, Folder, ModelName, Name, Seconds, Section, Tokens
 from inferd.config.version import Version
 
@@ -125,6 +126,14 @@ class Model(Section):
         ge=1,
         le=2_147_483_648,
         description="`vocab_size` of its config.json; unset: prompts of token ids are refused",
+    )
+    extras: tuple[Extra, ...] | None = Field(
+        None,
+        max_length=16,
+        description="parameters of the engine's own that requests may use; unset: all of them",
+    )
+    defaults: SamplingDefaults = Field(
+        default_factory=SamplingDefaults, description="for requests that do not say"
     )
     targets: Targets = Field(default_factory=Targets, description="what users may expect")
     queue: Queue = Field(default_factory=Queue, description="bounds of each of its queues")

@@ -125,6 +125,9 @@ def _routes(model: Model) -> Iterable[Route]:
         kind=ModelKind(model.kind),
         dimensions=model.dimensions,
         vocabulary_tokens=model.vocabulary_tokens,
+        extras=None if model.extras is None else frozenset(model.extras),
+        sampling=model.defaults.model_dump(exclude={"output_tokens"}, exclude_none=True),
+        output_tokens_default=model.defaults.output_tokens,
     )
     for version in model.versions:
         pool = pool_id(model.name, version.version)

@@ -45,7 +45,6 @@ _PARALLEL: Final = {
     "pp": frozenset({"--pp-size", "--pipeline-parallel-size", "--pp"}),
     "dp": frozenset({"--dp-size", "--data-parallel-size", "--dp"}),
 }
-_WORK: Final = ("num_running_reqs", "num_waiting_reqs", "num_waiting_uncached_tokens")
 _DP_ATTENTION: Final = "--enable-dp-attention"
 
 
@@ -232,8 +231,7 @@ def parse_loads(body: bytes) -> Loads | None:
             ranks=tuple(
                 RankReport(
                     at=float(rank.get("timestamp", 0)),
-                    # A prompt that is computed in chunks is in neither of the first two.
-                    busy=any(int(rank.get(name, 0)) for name in _WORK),
+                    busy=bool(rank["num_running_reqs"] or rank["num_waiting_reqs"]),
                 )
                 for rank in ranks
             ),

@@ -172,6 +172,11 @@ async def test_the_models_of_a_key_are_listed_and_told_one_by_one(
         }
         with pytest.raises(openai.NotFoundError, match="nothing-like-it") as caught:
             await client.models.retrieve("org/nothing-like-it")
+        with pytest.raises(openai.PermissionDeniedError, match="operator") as kept:
+            await client.models.delete("gpt-test")
+        with pytest.raises(openai.NotFoundError, match="nothing-like-it"):
+            await client.models.delete("nothing-like-it")
+    assert kept.value.code == "insufficient_permissions"
     (model,) = models
     assert (model.id, model.object, model.owned_by) == (MODEL, "model", "inferd")
     extra = model.model_extra

@@ -118,7 +118,7 @@ async def test_unknown_paths_models_and_methods(tmp_path: Path, fast: EngineProc
         answer = await client.answer()
         assert_error(answer, 405, "method_not_supported")
         assert answer.headers["allow"] == "POST"
-        client.request("DELETE", "/v1/models/chat")
+        client.request("PUT", "/v1/models/chat")
         assert_error(await client.answer(), 405, "method_not_supported")
         for name in ("gpt-9", "chat@9", "Chat", "org/gpt-9"):
             client.chat(chat(model=name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -142,3 +143,11 @@ def test_what_surely_does_not_fit_is_refused_at_once() -> None:
         parse(small, prompt=[1, 2, 3, 4, 5], max_tokens=1)
     with pytest.raises(ContextLengthExceeded, match="prompts hold"):
         parse(small, prompt="x" * 2_049, max_tokens=1)
+
+
+def test_a_models_defaults_and_extras_hold_here_as_well() -> None:
+    limits = replace(LIMITS, extras=frozenset(), sampling={"temperature": 0.6})
+    assert parse(limits).body["temperature"] == 0.6
+    assert parse(limits).output_tokens_max == 16
+    error = refusal(limits, regex="a+")
+    assert (error.code, error.param) == ("unsupported_parameter", "regex")

@@ -272,3 +272,29 @@ def test_a_bound_answer_and_tools_exclude_each_other(constraint: dict[str, Any])
     assert error.code == "invalid_parameter_combination"
     assert error.param == next(iter(constraint))
     assert parse(tools=[WEATHER], tool_choice="none", **constraint).body["tool_choice"] == "none"
+
+
+OWN_WAYS = dataclasses.replace(
+    LIMITS,
+    extras=frozenset({"top_k"}),
+    sampling={"temperature": 0.6, "top_k": 40},
+    output_tokens_default=100,
+)
+
+
+def test_a_models_defaults_hold_where_a_request_does_not_say() -> None:
+    chat = parse_with(OWN_WAYS, {"temperature": 0})
+    assert chat.body == {"messages": MESSAGES, "temperature": 0, "top_k": 40}
+    assert (chat.output_tokens_max, chat.output_tokens_given) == (100, False)
+    asked = parse_with(OWN_WAYS, {"max_tokens": 512, "top_k": 1, "temperature": None})
+    assert asked.body == {"messages": MESSAGES, "temperature": 0.6, "top_k": 1}
+    assert (asked.output_tokens_max, asked.output_tokens_given) == (512, True)
+
+
+def test_only_the_extras_that_a_model_allows_may_be_used() -> None:
+    assert parse_with(OWN_WAYS, {"top_k": 3}).body["top_k"] == 3
+    for name, value in {"regex": "a+", "ignore_eos": True, "chat_template_kwargs": {}}.items():
+        error = refusal_with(OWN_WAYS, {name: value})
+        assert (error.code, error.param) == ("unsupported_parameter", name)
+        assert name in error.message
+        assert "demo" in error.message

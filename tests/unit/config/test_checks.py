@@ -152,6 +152,11 @@ LIMITS = [
     ('name = "mail"', 'name = "mail"\nrequests_per_s = 1', "34: teams[1].requests_per_s: needs bu"),
     ('name = "mail"', 'name = "mail"\nburst_requests = 1', "34: teams[1].burst_requests: needs re"),
     (
+        "output_tokens_max = 1_024",
+        "output_tokens_max = 1_024\ndefaults = { output_tokens = 2_000 }",
+        "11: models[0].defaults.output_tokens: 2,000 is more than output_tokens_max, 1,024",
+    ),
+    (
         'name = "mail"',
         'name = "mail"\ntokens_per_s = 9\nburst_tokens = 1_024',
         (

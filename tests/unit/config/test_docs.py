@@ -20,6 +20,7 @@ HEADINGS = {
     "Logs": "[logs]",
     "Billing": "[billing]",
     "Model": "[[models]]",
+    "SamplingDefaults": "[models.defaults]",
     "Targets": "[models.targets]",
     "Queue": "[models.queue]",
     "Version": "[[models.versions]]",

@@ -62,6 +62,7 @@ NAMED = {
     "logs": sections()["Logs"],
     "billing": sections()["Billing"],
     "models": sections()["Model"],
+    "models.defaults": sections()["SamplingDefaults"],
     "models.targets": sections()["Targets"],
     "models.queue": sections()["Queue"],
     "models.versions": sections()["Version"],
