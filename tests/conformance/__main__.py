@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.conformance.install import CannotInstall, install, write_key, write_schemathesis_files
+from tests.conformance.schemas import TABLE
 from tests.conformance.suites import SUITES, Packages, Score, Suite
 from tests.conformance.table import DOCUMENT, Rows, row, table, written
 from tests.fakes.engines import REPOSITORY, EngineProcess, launch_fake, launch_real, standing
@@ -48,7 +49,7 @@ def embedding_section(engine: EngineProcess) -> str:
     return f"[[models]]\n{toml(model)}[[models.versions]]\n{toml(version)}"
 
 
-def environment(folder: Path, inferd: Gateway, chat: EngineProcess) -> dict[str, str]:
+def environment(suite: Suite, folder: Path, inferd: Gateway, chat: EngineProcess) -> dict[str, str]:
     """What a suite's process is told."""
     inherited = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
     return inherited | {
@@ -59,7 +60,7 @@ def environment(folder: Path, inferd: Gateway, chat: EngineProcess) -> dict[str,
         "EMBEDDING_MODEL": EMBEDDING_MODEL,
         "ENGINE_KIND": chat.kind,
         "ENGINE_URL": chat.base_url,
-        "PYTHONPATH": str(folder),
+        "PYTHONPATH": str(REPOSITORY if suite.packages is Packages.OURS else folder),
         "LLM_USER_PATH": str(folder / "llm-home"),
     }
 
@@ -72,33 +73,34 @@ async def run_suite(suite: Suite, inferd: Gateway, chat: EngineProcess) -> tuple
     if suite.source is not None:
         write_key(folder, inferd.key)
     command = [part.format(root=inferd.base_url, key=inferd.key) for part in suite.command]
-    if "/" in command[0]:
+    if command[0].startswith("bin/"):
         command[0] = str(folder / command[0])
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        cwd=folder,
-        env=environment(folder, inferd, chat),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    try:
-        async with asyncio.timeout(SUITE_S_MAX):
-            told, _ = await process.communicate()
-        late = ""
-    except TimeoutError:
-        process.kill()
-        told, _ = await process.communicate()
-        late = f"\nnot ok: not done after {SUITE_S_MAX} s"
-    output = told.decode("utf-8", "replace").rstrip() + late
-    (folder / "output.txt").write_text(output, encoding="utf-8")
+    told = folder / "output.txt"
+    with told.open("wb") as file:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            cwd=folder,
+            env=environment(suite, folder, inferd, chat),
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            async with asyncio.timeout(SUITE_S_MAX):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+            file.write(f"\nnot ok: not done after {SUITE_S_MAX} s\n".encode())
+    output = told.read_text(encoding="utf-8", errors="replace").rstrip()
     return suite.read(output), output
 
 
 async def run(
     chosen: list[Suite], chat: EngineProcess, embed: EngineProcess
-) -> tuple[Rows, list[str]]:
-    """The rows of these suites, and the names of those that found something."""
+) -> tuple[Rows, dict[str, str], list[str]]:
+    """Rows, tables of suites' own, and the names of those that found something."""
     rows: Rows = {}
+    blocks: dict[str, str] = {}
     broken = []
     loop = asyncio.get_running_loop()
     with tempfile.TemporaryDirectory() as folder:
@@ -111,10 +113,12 @@ async def run(
                 score, output = await run_suite(suite, inferd, chat)
                 rows[suite.name, chat.kind] = told = row(suite, chat.kind, score)
                 print(f"{told} {loop.time() - started:.0f} s", flush=True)
+                if suite.block:
+                    blocks[suite.block] = output.partition(TABLE)[2]
                 if score.failed:
                     broken.append(suite.name)
                     print("\n".join(output.splitlines()[-SHOWN_LINES:]), flush=True)
-    return rows, broken
+    return rows, blocks, broken
 
 
 def installed(chosen: list[Suite]) -> tuple[list[Suite], list[str]]:
@@ -162,10 +166,10 @@ def main(arguments: list[str]) -> int:
             chat = launch_fake(Path(folder), *QUEUE, model=MODEL, speed=SPEED)
         embed = launch_fake(Path(folder), "--is-embedding", model=EMBEDDING_MODEL, speed=SPEED)
         engines = [stack.enter_context(standing(one)) for one in (chat, embed)]
-        rows, broken = asyncio.run(run(chosen, *engines))
+        rows, blocks, broken = asyncio.run(run(chosen, *engines))
     print(f"\n{table(rows)}")
     if asked.write:
-        DOCUMENT.write_text(written(DOCUMENT.read_text("utf-8"), rows), encoding="utf-8")
+        DOCUMENT.write_text(written(DOCUMENT.read_text("utf-8"), rows, blocks), encoding="utf-8")
     if wrong := [*unable, *broken]:
         print(f"not well: {', '.join(wrong)}; what they said is in {HOME}/SUITE/output.txt")
     return len(wrong) > 0

@@ -8,6 +8,7 @@ environment.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -51,6 +52,8 @@ class Suite:
     source: str | None = None
     """A package whose own tests come with its source: unpacked into `source`."""
     engines: tuple[str, ...] = ("fake", "real")
+    block: str | None = None
+    """Where a table of its own goes in the document."""
     quick: bool = False
     """Part of scripts/test."""
 
@@ -72,6 +75,12 @@ def probe_score(output: str) -> Score:
     passed = len(re.findall(r"^ok ", output, re.MULTILINE))
     failed = len(re.findall(r"^not ok ", output, re.MULTILINE))
     return Score(passed, failed if passed else max(failed, 1))
+
+
+def refusal_score(output: str) -> Score:
+    """Probes of which some were `refused NAME` as they should be."""
+    score = probe_score(output)
+    return Score(score.passed, score.failed, len(re.findall(r"^refused ", output, re.MULTILINE)))
 
 
 def unittest_score(output: str) -> Score:
@@ -97,6 +106,7 @@ _OPENAI_TESTS = tuple(
         "test_completions.py",
         "test_embeddings.py",
         "test_models.py",
+        "test_files.py",
     )
 )
 _PYTEST = (PYTHON, "-m", "pytest", "-o", "addopts=", "-q", "--tb=short", "-p", "no:cacheprovider")
@@ -187,6 +197,23 @@ SUITES = (
         unittest_score,
         shows=("sglang",),
         packages=Packages.ENGINE,
+    ),
+    Suite(
+        "schemas",
+        "300 real JSON schemas, each honoured or refused by name",
+        (sys.executable, "-m", "tests.conformance.schemas"),
+        refusal_score,
+        packages=Packages.OURS,
+        engines=("real",),
+        block="schemas",
+    ),
+    Suite(
+        "mgsm",
+        "questions in four languages: a stream's text is that of a whole answer",
+        (sys.executable, "-m", "tests.conformance.questions"),
+        probe_score,
+        packages=Packages.OURS,
+        engines=("real",),
     ),
     Suite(
         "schemathesis",

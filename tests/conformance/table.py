@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from tests.conformance.install import version
 from tests.conformance.suites import SUITES, Score, Suite
@@ -16,7 +17,6 @@ HEAD = (
     "| suite | client | what it does | engine | passed | failed | excused | skipped |",
     "| --- | --- | --- | --- | --: | --: | --: | --: |",
 )
-_BLOCK = re.compile(r"(?<=<!-- rows -->\n).*?(?=<!-- end of rows -->)", re.DOTALL)
 _ROW = re.compile(r"^\| `(?P<suite>[^`]+)` \|.*\| (?P<engine>fake|real) \|", re.MULTILINE)
 
 
@@ -32,12 +32,21 @@ def table(rows: Rows) -> str:
     return "\n".join([*HEAD, *(rows[key] for key in order if key in rows)]) + "\n"
 
 
-def written(text: str, rows: Rows) -> str:
-    """The document with these rows in the place of older ones of the same suite and engine."""
-    found = _BLOCK.search(text)
-    assert found, "docs/compatibility.md has lost the marks around its rows"
-    known = {(one["suite"], one["engine"]): _whole(one) for one in _ROW.finditer(found[0])}
-    return _BLOCK.sub(lambda _: table(known | rows), text)
+def written(text: str, rows: Rows, blocks: Mapping[str, str]) -> str:
+    """The document with these rows in the place of older ones of the same suite and engine.
+
+    `blocks`: what suites tell beside their row, by the name between its marks.
+    """
+    _, mark, rest = text.partition("<!-- rows -->\n")
+    assert mark, "docs/compatibility.md has lost the mark before its rows"
+    old = rest[: rest.index("<!-- end of rows -->")]
+    known = {(one["suite"], one["engine"]): _whole(one) for one in _ROW.finditer(old)}
+    for name, told in {"rows": table(known | rows), **blocks}.items():
+        before, mark, rest = text.partition(f"<!-- {name} -->\n")
+        if mark:
+            after = rest[rest.index(f"<!-- end of {name} -->") :]
+            text = f"{before}{mark}{told.strip()}\n{after}"
+    return text
 
 
 def _whole(match: re.Match[str]) -> str:

@@ -313,7 +313,7 @@ async def _borrowed(process: EngineProcess) -> AsyncIterator[RunningEngine]:
         try:
             yield engine
         finally:
-            if process.exit_code is None:
+            if process.exit_code is None and process.kind == "fake":
                 with suppress(aiohttp.ClientError):
                     await engine.fault("clear")
                     url = f"{engine.base_url}/abort_request"

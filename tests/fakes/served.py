@@ -57,7 +57,6 @@ extra_args = {extra_args}
 [models.versions.workers]
 drain_s = 10.0
 restart_backoff_s = 0.5
-{more}
 
 [[teams]]
 name = "demo"
@@ -192,18 +191,14 @@ async def command(folder: Path, *arguments: str) -> tuple[int, str, str]:
 
 @asynccontextmanager
 async def served(
-    folder: Path, *, grace_s: float = 30.0, dummy: bool = True, more: str = ""
+    folder: Path, *, grace_s: float = 30.0, dummy: bool = True
 ) -> AsyncIterator[Served]:
-    """Write a config, make a key, serve, wait for the worker; nothing is left afterwards.
-
-    `more` follows the version's `workers` in the config.
-    """
+    """Write a config, make a key, serve, wait for the worker; nothing is left afterwards."""
     public, admin = Address("127.0.0.1", free_port()), Address("127.0.0.1", free_port())
     text = TEMPLATE.format(
         public=public.port,
         admin=admin.port,
         grace_s=grace_s,
-        more=more,
         environment=ENGINE_ENVIRONMENT,
         weights=DEMO_MODEL,
         extra_args=orjson.dumps(DUMMY_ARGS if dummy else []).decode(),
