@@ -24,6 +24,7 @@ from inferd.api.node_routes import NodeApi
 from inferd.api.operations import OPERATIONS
 from inferd.api.probes import Probes
 from inferd.api.routes import admin_app, public_app
+from inferd.api.uploads import UploadsApi
 from inferd.batch.objects import FileStore
 from inferd.clock import monotonic, utc_now_us
 from inferd.config.load import LoadedConfig, load_config
@@ -175,7 +176,10 @@ class Node:
         ]
         models = Models(self.access, self.fleet.pool_state, self.started_us // 1_000_000)
         count = self.metrics.http_request
-        stored = FilesApi(self.access, self.files, self.config.server).routes()
+        stored = [
+            *FilesApi(self.access, self.files, self.config.server).routes(),
+            *UploadsApi(self.access, self.files, self.config.server).routes(),
+        ]
         origins = self.config.server.cors_origins
         return public_app(endpoints, models, self._probes(), count, origins, stored)
 

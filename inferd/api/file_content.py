@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Final
 from urllib.parse import quote
 
@@ -68,12 +69,11 @@ class FileContent:
             await send({"type": "http.response.body", "body": b""})
             return
         reader = _Reader(scope.get("inferd.transport"), self._stall_s)
-        async with while_client_waits(receive, reader):
-            pieces = self._store.stream(file.blobs, start, stop)
-            try:
-                await self._stream(pieces, begin, send, reader)
-            finally:
-                await pieces.aclose()
+        async with (
+            while_client_waits(receive, reader),
+            aclosing(self._store.stream(file.blobs, start, stop)) as pieces,
+        ):
+            await self._stream(pieces, begin, send, reader)
 
     async def _stream(
         self, pieces: AsyncGenerator[bytes], begin: Message, send: Send, reader: _Reader

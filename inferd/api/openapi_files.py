@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from inferd.api import file_fields
+from inferd.api import file_fields, uploads
 from inferd.api.files import LIMIT_MAX, ORDERS
 from inferd.api.openapi_requests import TEXT, closed, nullable
 from inferd.storage.files import FILE_ID
+from inferd.storage.uploads import PARTS_MAX, UploadStatus
 
 Schema = dict[str, Any]
 
@@ -26,6 +27,7 @@ _SENT: Final = {
     "413": "The file is too large.",
     **_KEY,
 }
+_OF_UPLOAD: Final = {**_SENT, "404": "The team has no such upload."}
 _NAMED: Final = {"404": "The team has no such file.", **_KEY}
 
 _FILE_PROPERTIES: Final[Schema] = {
@@ -39,6 +41,17 @@ _FILE_PROPERTIES: Final[Schema] = {
     "status": {"const": "processed"},
     "status_details": {"type": "null"},
 }
+_UPLOAD_PROPERTIES: Final[Schema] = {
+    "id": TEXT,
+    "object": {"const": "upload"},
+    "bytes": _COUNT,
+    "created_at": _COUNT,
+    "filename": TEXT,
+    "purpose": dict(file_fields.purpose.schema),
+    "status": {"enum": [status.value for status in UploadStatus]},
+    "expires_at": _COUNT,
+    "file": nullable({"$ref": "#/components/schemas/File"}),
+}
 SCHEMAS: Final[dict[str, Schema]] = {
     "File": closed(_FILE_PROPERTIES, *_FILE_PROPERTIES),
     "FileForm": closed(
@@ -49,6 +62,34 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "expires_after[seconds]": dict(file_fields.life_s.schema["properties"])["seconds"],  # type: ignore[call-overload]
         },
         *("file", "purpose"),
+    ),
+    "Upload": closed(_UPLOAD_PROPERTIES, *_UPLOAD_PROPERTIES),
+    "UploadRequest": closed(
+        {
+            "bytes": dict(uploads.CREATE["bytes"].schema),
+            "filename": dict(file_fields.filename.schema),
+            "mime_type": dict(file_fields.mime_type.schema),
+            "purpose": dict(file_fields.purpose.schema),
+            "expires_after": nullable(dict(file_fields.life_s.schema)),
+        },
+        *uploads.REQUIRED,
+    ),
+    "UploadCompletion": closed(
+        {
+            "part_ids": {"type": "array", "items": TEXT, "minItems": 1, "maxItems": PARTS_MAX},
+            "md5": nullable({"type": "string", "pattern": "^[0-9A-Fa-f]{32}$"}),
+        },
+        "part_ids",
+    ),
+    "UploadPartForm": closed({"data": {"type": "string", "description": "The bytes."}}, "data"),
+    "UploadPart": closed(
+        {
+            "id": TEXT,
+            "object": {"const": "upload.part"},
+            "created_at": _COUNT,
+            "upload_id": TEXT,
+        },
+        *("id", "object", "created_at", "upload_id"),
     ),
 }
 
@@ -67,6 +108,13 @@ def _answers(answer: Schema, errors: dict[str, str]) -> Schema:
 
 def _operation(name: str, summary: str, answer: Schema, errors: dict[str, str]) -> Schema:
     return {"operationId": name, "summary": summary, "responses": _answers(answer, errors)}
+
+
+def _sent(name: str, summary: str, body: str) -> Schema:
+    return {
+        **_operation(name, summary, _reference("Upload"), _OF_UPLOAD),
+        "requestBody": {"required": True, "content": {_JSON: {"schema": _reference(body)}}},
+    }
 
 
 def _query(name: str, schema: Schema) -> Schema:
@@ -123,5 +171,26 @@ PATHS: Final[dict[str, Schema]] = {
             "summary": "A file's bytes, whole or one range.",
             "responses": {**_answers({}, _OF_CONTENT), "200": _BYTES, "206": _BYTES},
         },
+    },
+    "/v1/uploads": {
+        "post": _sent("createUpload", "Announce a file that comes in parts.", "UploadRequest")
+    },
+    "/v1/uploads/{id}/parts": {
+        "parameters": [_ID],
+        "post": {
+            **_operation("addUploadPart", "Send a part.", _reference("UploadPart"), _OF_UPLOAD),
+            "requestBody": {
+                "required": True,
+                "content": {"multipart/form-data": {"schema": _reference("UploadPartForm")}},
+            },
+        },
+    },
+    "/v1/uploads/{id}/complete": {
+        "parameters": [_ID],
+        "post": _sent("completeUpload", "Make a file of the parts.", "UploadCompletion"),
+    },
+    "/v1/uploads/{id}/cancel": {
+        "parameters": [_ID],
+        "post": _operation("cancelUpload", "Give an upload up.", _reference("Upload"), _OF_UPLOAD),
     },
 }

@@ -16,30 +16,33 @@ _BLANK: Final = b" \t\r\n"
 
 
 class FirstLine:
-    """Takes a file piece by piece. `refused` says why it is no batch; None as far as is known."""
+    """Takes a file piece by piece. `refused` says why it is no batch; None as far as is known.
+
+    `decided`: what comes behind changes nothing any more.
+    """
 
     def __init__(self) -> None:
         self.refused: str | None = None
         self._head = bytearray()
-        self._decided = False
+        self.decided = False
 
     def take(self, data: bytes) -> None:
-        if self._decided:
+        if self.decided:
             return
         self._head += data[: CHARS_LOOKED_AT - len(self._head)]
         line, end, _ = bytes(self._head.removeprefix(_BOM).lstrip(_BLANK)).partition(b"\n")
         if end:
             self._decide(line)
         elif len(self._head) == CHARS_LOOKED_AT:
-            self._decided = True
+            self.decided = True
 
     def end(self) -> None:
         """The file is complete: what there is is its first line."""
-        if not self._decided:
+        if not self.decided:
             self._decide(bytes(self._head.removeprefix(_BOM).lstrip(_BLANK)))
 
     def _decide(self, line: bytes) -> None:
-        self._decided = True
+        self.decided = True
         self._head.clear()
         if not line.strip():
             self.refused = "The file is empty."

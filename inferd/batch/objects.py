@@ -13,7 +13,7 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -137,13 +137,14 @@ class FileStore:
         """What a team keeps, without what is on its way."""
         return self._held.get(team, Held())
 
-    def check_room(self, team: str) -> None:
-        """Raises FileQuotaExceeded if the team may not have another file."""
+    def check_room(self, team: str, size: int = 0) -> None:
+        """Raises FileQuotaExceeded if the team may not have another file, of so many bytes."""
         files_max = self.limits.team_files_max
         if self.held(team).files >= files_max:
             raise FileQuotaExceeded(
                 f"Your team keeps {files_max} files already, as many as it may. Delete some first."
             )
+        self._check_bytes(team, size)
 
     @contextmanager
     def transfer(self) -> Iterator[None]:
@@ -233,8 +234,9 @@ class FileStore:
         file = await files.find(self.db, file_id)
         if file is None:
             raise NotFound(f"No such File object: {file_id}", param="id")
-        async for data in self.stream(file.blobs, 0, file.bytes):
-            yield data
+        async with aclosing(self.stream(file.blobs, 0, file.bytes)) as pieces:
+            async for data in pieces:
+                yield data
 
     async def stream(self, blobs: Blobs, start: int, stop: int) -> AsyncGenerator[bytes]:
         """The bytes from `start` to before `stop` of blobs in a row; they stay until the end.
@@ -313,6 +315,10 @@ class FileStore:
                         await self._objects.delete(blob, size)
 
     def _claim(self, team: str, size: int) -> None:
+        self._check_bytes(team, size)
+        self._claimed[team] += size
+
+    def _check_bytes(self, team: str, size: int) -> None:
         bytes_max = self._bytes_max_of(team) or self.limits.team_bytes_max
         held = self.held(team).bytes
         if held + self._claimed[team] + size > bytes_max:
@@ -320,7 +326,6 @@ class FileStore:
                 f"Your team may keep {bytes_max} bytes of files and keeps {held} already. Delete "
                 "some first."
             )
-        self._claimed[team] += size
 
     @contextmanager
     def _in_use(self, blobs: list[str]) -> Iterator[None]:

@@ -16,6 +16,7 @@ from inferd.api.inference_endpoint import InferenceEndpoint, Operation
 from inferd.api.operations import OPERATIONS
 from inferd.api.parsed import ParsedRequest
 from inferd.api.routes import public_app
+from inferd.api.uploads import UploadsApi
 from inferd.errors import RequestError
 from inferd.inference import ModelKind, ModelLimits, Priority
 
@@ -49,7 +50,9 @@ def routes() -> set[tuple[str, str]]:
     for endpoint, operation in zip(endpoints, OPERATIONS, strict=True):
         endpoint._operation = operation
     nothing: Any = Nothing()
-    stored = FilesApi(nothing, nothing, nothing).routes()
+    stored = [
+        route for api in (FilesApi, UploadsApi) for route in api(nothing, nothing, nothing).routes()
+    ]
     app = public_app(endpoints, nothing, nothing, lambda *_: None, (), stored)
     router = app._app  # type: ignore[attr-defined]
     assert isinstance(router, Router)
