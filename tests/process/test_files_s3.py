@@ -1,4 +1,4 @@
-"""Files in an S3-compatible store, which runs as a process. Goal: as in a folder, also when it dies."""
+"""Files in an S3-compatible store, a process. Goal: all is as in a folder, also when it dies."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from tests.http.test_files import FORM, LINE, PURPOSE, content, delete, part, up
 pytestmark = pytest.mark.real_time
 
 START_S_MAX = 30.0
+HALF = PURPOSE + part("file", LINE * (SEGMENT_BYTES // len(LINE) + 9), "a.jsonl")
+ANNOUNCED = {"content-type": FORM, "content-length": "99000000"}
 KEY_NAMES = ("STORE_KEY_ID", "STORE_SECRET_KEY")
 
 
@@ -73,7 +75,6 @@ async def running_store(folder: Path) -> AsyncIterator[Bucket]:
 
 @asynccontextmanager
 async def serving(folder: Path, bucket: Bucket) -> AsyncIterator[Gateway]:
-    folder.mkdir(exist_ok=True)
     key_id, secret = KEY_NAMES
     more = f"""
 [files]
@@ -98,9 +99,12 @@ def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_store_that_two_inferds_share_and_that_dies(tmp_path: Path) -> None:
     data = LINE * (2 * SEGMENT_BYTES // len(LINE) + 9)
     async with AsyncExitStack() as stack:
+        folders = [tmp_path / name for name in ("one", "two")]
+        for folder in folders:
+            folder.mkdir()
         bucket = await stack.enter_async_context(running_store(tmp_path))
-        inferd = await stack.enter_async_context(serving(tmp_path / "one", bucket))
-        other = await stack.enter_async_context(serving(tmp_path / "two", bucket))
+        inferd = await stack.enter_async_context(serving(folders[0], bucket))
+        other = await stack.enter_async_context(serving(folders[1], bucket))
         async with inferd.openai() as client:
             made = await client.files.create(file=("a.jsonl", data), purpose="batch")
             assert (await client.files.content(made.id)).content == data
@@ -127,19 +131,11 @@ async def test_a_store_that_two_inferds_share_and_that_dies(tmp_path: Path) -> N
         assert inferd.app.node.files.held("search").bytes == 0
 
 
-def half(inferd: Gateway) -> bytes:
-    del inferd
-    return PURPOSE + part("file", LINE * (SEGMENT_BYTES // len(LINE) + 9), "a.jsonl")
-
-
-ANNOUNCED = {"content-type": FORM, "content-length": "99000000"}
-
-
 async def leave_in_the_middle(inferd: Gateway, bucket: Bucket) -> None:
     before = await bucket.names()
     async with client_of(inferd) as client:
         client.request("POST", "/v1/files", headers=ANNOUNCED)
-        client.send(half(inferd))
+        client.send(HALF)
         async with asyncio.timeout(START_S_MAX):
             while len(await bucket.names()) == len(before):  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0.05)
@@ -151,7 +147,7 @@ async def leave_in_the_middle(inferd: Gateway, bucket: Bucket) -> None:
 async def die_in_the_middle(inferd: Gateway, bucket: Bucket) -> None:
     async with client_of(inferd) as client:
         client.request("POST", "/v1/files", headers=ANNOUNCED)
-        client.send(half(inferd))
+        client.send(HALF)
         await until(lambda: inferd.app.node.files._busy)
         bucket.kill()
         client.send(LINE * (SEGMENT_BYTES // len(LINE) + 9))
