@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
@@ -31,6 +32,7 @@ from inferd.workers.client import OK, Abandoned
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from inferd.pairs import Pair, Pairs
     from inferd.routing.lease import Lease
     from inferd.routing.scheduler import Scheduler
     from inferd.settlement import Ledger, Settlement
@@ -41,6 +43,7 @@ WORKERS_LOST_MAX = 1
 """A request that has lost more workers than this is not placed again."""
 PREEMPTED_PAUSE_S = 0.25
 """An engine that evicts would be sent the same request again and again."""
+NOTHING_MORE: Mapping[str, Any] = MappingProxyType({})
 ENGINE_PRIORITY = {Priority.INTERACTIVE: 0, Priority.BATCH: -100}
 """Higher first; the engine preempts when the difference exceeds its threshold of 10."""
 
@@ -87,11 +90,13 @@ class Dispatch:
         schedulers: Mapping[str, Scheduler],
         clients: Mapping[str, WorkerClient],
         weight_of: Callable[[str], int],
+        pairs: Pairs | None = None,
     ) -> None:
         self._ledger = ledger
         self._schedulers = schedulers
         self._clients = clients
         self._weight_of = weight_of
+        self._pairs = pairs
         self._in_flight = 0
         self._closing = False
 
@@ -126,11 +131,7 @@ class Dispatch:
                     await self._attempt(request, lease, sink, settlement)  # 4 stream
                 return
             except ContextLengthExceeded as error:
-                fitted = _fitted(request, error)
-                if fitted is None:
-                    raise error.about(request.endpoint.prompt_param) from None
-                settlement.refused()
-                request = fitted
+                request = _fitted(request, error, settlement)
             except NoWorker:
                 if lost is not None:
                     raise lost from None
@@ -153,18 +154,70 @@ class Dispatch:
     async def _attempt(
         self, request: InferenceRequest, lease: Lease, sink: Sink, settlement: Settlement
     ) -> None:
-        client = self._clients[lease.target]
         attempt_id = new_attempt_id(request.endpoint)
+        if self._pairs is not None and self._pairs.has(request):
+            await self._attempt_in_pair(request, lease, attempt_id, sink, settlement)
+            return
+        client = self._clients[lease.target]
         settlement.placed(lease, attempt_id)
         answer = sink.answer(request, attempt_id)
-        payload = engine_payload(request, attempt_id, client)
+        if request.adapter is None:
+            await self._exchange(request, client, attempt_id, lease, answer, sink, settlement)
+        elif client.adapters is None:
+            raise NoWorker(f"No worker serves {request.model!r} any more.", retry_after_s=10)
+        else:
+            async with client.adapters.use(request.adapter.key):
+                await self._exchange(request, client, attempt_id, lease, answer, sink, settlement)
+
+    async def _attempt_in_pair(
+        self,
+        request: InferenceRequest,
+        lease: Lease,
+        attempt_id: str,
+        sink: Sink,
+        settlement: Settlement,
+    ) -> None:
+        """As `_attempt`, with the prompt on the lease's worker and the answer from another one."""
+        assert self._pairs is not None
+        weight = self._weight_of(request.team)
+
+        def payload(
+            request: InferenceRequest, client: WorkerClient, more: Mapping[str, Any]
+        ) -> bytes:
+            return engine_payload(request, attempt_id, client, more)
+
+        async with self._pairs.joined(
+            request, weight, lease, attempt_id, settlement, payload
+        ) as pair:
+            decoding = pair.decoding
+            client = self._clients[decoding.target]
+            answer = sink.answer(request, attempt_id)
+            await self._exchange(
+                request, client, attempt_id, decoding, answer, sink, settlement, pair
+            )
+
+    async def _exchange(
+        self,
+        request: InferenceRequest,
+        client: WorkerClient,
+        attempt_id: str,
+        lease: Lease,
+        answer: Answer,
+        sink: Sink,
+        settlement: Settlement,
+        pair: Pair | None = None,
+    ) -> None:
+        payload = engine_payload(request, attempt_id, client, pair.fields if pair else NOTHING_MORE)
         async with client.exchange(request.endpoint.engine_path, payload) as exchange:
+            if pair is not None:
+                pair.answers_on(exchange)
             try:
-                first_of = lease if request.stream else None
+                first_of = (pair or lease) if request.stream else None
                 await self._relay(exchange, answer, sink, settlement, first_of)
             finally:
                 settlement.output_ended(sink.output_at)
-                if answer.done or exchange.whole or exchange.failed:
+                lost_partner = pair is not None and pair.failure is not None
+                if answer.done or exchange.whole or (exchange.failed and not lost_partner):
                     settlement.bill(answer)  # 5 settle
                     exchange.finish()
                 else:  # the engine is still at it: it is told to stop, and its bill read afterwards
@@ -179,7 +232,7 @@ class Dispatch:
         answer: Answer,
         sink: Sink,
         settlement: Settlement,
-        first_of: Lease | None,
+        first_of: Lease | Pair | None,
     ) -> None:
         status = await exchange.head()
         if status != OK:
@@ -200,7 +253,8 @@ class Dispatch:
     def close(self, error: ShuttingDown) -> None:
         """The grace is over: everything in flight ends with `error`, and so does what comes."""
         self._closing = True
-        for scheduler in self._schedulers.values():
+        decoders = self._pairs.decoders if self._pairs else {}
+        for scheduler in (*self._schedulers.values(), *decoders.values()):
             scheduler.fail_waiting(error)
         for client in self._clients.values():
             client.fail_all(error)
@@ -222,24 +276,42 @@ class Dispatch:
             self._in_flight -= 1
 
 
-def _fitted(request: InferenceRequest, error: ContextLengthExceeded) -> InferenceRequest | None:
-    """The request with as much output as its prompt leaves room for, where the client set no limit.
+def _fitted(
+    request: InferenceRequest, error: ContextLengthExceeded, settlement: Settlement
+) -> InferenceRequest:
+    """The request as it may fit: in a pool of longer contexts, or with less output.
 
-    None: it was set, or nothing is left, or the engine did not say how much.
+    The first if its prompt is longer than was estimated; the second is as much as the prompt leaves
+    room for, where the client set no limit.
+
+    Raises:
+        ContextLengthExceeded: neither, or the engine did not say how much is left.
     """
     room_tokens = error.room_tokens
-    if request.output_tokens_given or room_tokens is None or room_tokens < 1:
-        return None
+    fits = room_tokens is not None and room_tokens >= 1 and not request.output_tokens_given
+    if request.longer_pool is not None and not fits:
+        settlement.refused()
+        longer = replace(request, pool=request.longer_pool, longer_pool=None)
+        settlement.moved(longer)
+        return longer
+    if not fits or room_tokens is None:
+        raise error.about(request.endpoint.prompt_param) from None
+    settlement.refused()
     return replace(request, output_tokens_max=room_tokens, output_tokens_given=True)
 
 
-def engine_payload(request: InferenceRequest, attempt_id: str, client: WorkerClient) -> bytes:
+def engine_payload(
+    request: InferenceRequest,
+    attempt_id: str,
+    client: WorkerClient,
+    more: Mapping[str, Any] = NOTHING_MORE,
+) -> bytes:
     """The body for the engine: the client's, plus the fields that are ours to set.
 
     Usage is always asked for: without it nobody could bill. `extra_key` keeps one team from timing
     the prefix cache of another, unless the pool's `cache_scope` is `shared`.
     """
-    body = {**request.body, "model": client.model or request.model}
+    body = {**request.body, "model": client.model or request.model, **more}
     if request.endpoint.generates:
         body["stream"] = request.stream
         body["max_tokens"] = request.output_tokens_max
@@ -249,6 +321,8 @@ def engine_payload(request: InferenceRequest, attempt_id: str, client: WorkerCli
             body["stream_options"] = {"include_usage": True}
     if client.speaks_sglang and request.endpoint.takes_claims:
         body["priority"] = ENGINE_PRIORITY[request.priority]
+        if request.adapter is not None:
+            body["lora_path"] = request.adapter.key
         if request.endpoint.generates and not request.shared_cache:
             body["extra_key"] = request.team
         if request.choices == 1:

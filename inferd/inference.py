@@ -6,6 +6,7 @@ validation. Nothing here does I/O.
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -102,6 +103,16 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class Adapter:
+    """A LoRA adapter, as clients name it and as engines do."""
+
+    name: str
+    """Public, from the configuration."""
+    key: str
+    """The engine's name for it: another folder under the same public name has another one."""
+
+
+@dataclass(frozen=True, slots=True)
 class Caller:
     """Who asks: the result of authentication. Holds no secret."""
 
@@ -188,11 +199,26 @@ class InferenceRequest:
     """Where to note why it went where it went, if the client asked: response headers."""
     echo: dict[str, Any] = field(default_factory=dict)
     """What the answer repeats of the request in its endpoint's own form."""
+    adapter: Adapter | None = None
+    """The LoRA adapter that answers, on the pool's weights."""
+    longer_pool: str | None = None
+    """Where a prompt goes that turns out to be too long for `pool`."""
+
+    @property
+    def public_model(self) -> str:
+        """Whose name the ledger and the metrics show: the adapter's, else the pool's model."""
+        return self.adapter.name if self.adapter else self.pool.rpartition("@")[0]
 
     @property
     def cost_tokens(self) -> int:
         """Tokens claimed before anything is known: estimated input + the most output allowed."""
         return self.prompt_tokens_estimated + self.output_tokens_max * self.choices
+
+
+def adapter_of(name: str, weights: str) -> Adapter:
+    """The engine's name has no character that means something to it, and follows the folder."""
+    mark = hashlib.sha256(f"{name}\0{weights}".encode()).hexdigest()[:16]
+    return Adapter(name, f"lora-{mark}")
 
 
 def new_request_id() -> str:

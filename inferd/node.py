@@ -27,11 +27,13 @@ from inferd.api.routes import admin_app, public_app
 from inferd.api.uploads import UploadsApi
 from inferd.batch.objects import FileStore
 from inferd.clock import monotonic, utc_now_us
+from inferd.config.change import Change
 from inferd.config.load import LoadedConfig, load_config
-from inferd.config.reload import Change, TeamRemoved, diff, needing_restart
+from inferd.config.reload import TeamRemoved, diff, needing_restart
 from inferd.dispatch import Dispatch
 from inferd.errors import ConfigError, ProvisionError
 from inferd.fleet import Fleet
+from inferd.pairs import Pairs
 from inferd.provision.check_files import check_files
 from inferd.provision.environment import EngineEnvironment
 from inferd.quota.buckets import Buckets
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-    from inferd.config.schema import Config, Targets
+    from inferd.config.schema import Config
     from inferd.metrics import Metrics
     from inferd.storage.database import Database
     from inferd.storage.keys import KeyRecord
@@ -118,8 +120,9 @@ class Node:
         self.prices = PriceList(config.models)
         self.budgets = Budgets(config.teams, config.billing.currency, utc_now_us())
         self.estimator = Estimator()
-        self.fleet = Fleet(metrics=metrics, record=partial(record, db), rng=rng)
+        self.fleet = fleet = Fleet(metrics=metrics, record=partial(record, db), rng=rng)
         self.fleet.apply(config.models)
+        self.pools.inflight_of = self.fleet.inflight_of
         self.fleet.watch = watch
         self.ledger = self._open_ledger()
         self.dispatch = Dispatch(
@@ -127,6 +130,7 @@ class Node:
             schedulers=self.fleet.schedulers,
             clients=self.fleet.clients,
             weight_of=self.access.weight,
+            pairs=Pairs(fleet.decoders, fleet.clients, self.pools.ttft_timeout_of, metrics),
         )
         self.supervisor = self._supervisor(environment, rng)
         self.supervisor.inherit(records)
@@ -151,7 +155,7 @@ class Node:
             prices=self.prices,
             estimator=self.estimator,
             metrics=self.metrics,
-            targets_of=self._targets_of,
+            targets_of=self.pools.targets_of,
             record=partial(record, self.db),
             record_unbilled=partial(unbilled.record, self.db),
         )
@@ -292,9 +296,6 @@ class Node:
             due = monotonic() + LAG_LOOK_S
             await asyncio.sleep(LAG_LOOK_S)
             self.metrics.loop_lag_s.observe(max(0.0, monotonic() - due))
-
-    def _targets_of(self, name: str) -> Targets | None:
-        return next((m.targets for m in self.config.models if m.name == name), None)
 
     def _exposition(self) -> bytes:
         self.fleet.refresh_metrics()

@@ -80,6 +80,8 @@ class Settlement:
         "_answered",
         "_arrived",
         "_arrived_us",
+        "_blamed",
+        "_decoding",
         "_first_output",
         "_free",
         "_last_output",
@@ -103,6 +105,8 @@ class Settlement:
         self._request = request
         self._reservation: Reservation | None = None
         self._lease: Lease | None = None
+        self._decoding: Lease | None = None
+        self._blamed: str | None = None
         self._arrived = monotonic()
         self._arrived_us = utc_now_us()
         self._placed: float | None = None
@@ -151,22 +155,30 @@ class Settlement:
             key_id=request.key_id,
         )
 
-    def placed(self, lease: Lease, response_id: str) -> None:
-        """A worker was chosen: one more attempt."""
+    def placed(self, lease: Lease, response_id: str, decoding: Lease | None = None) -> None:
+        """A worker was chosen: one more attempt. In a split pool another one makes the answer."""
         if self._lease is not None:
-            self._not_billed(self._lease, self._usage, "placed_again")
+            self._not_billed(self._decoding or self._lease, self._usage, "placed_again")
             self._usage = Usage()
         self.attempts += 1
-        self._lease = lease
+        self._lease, self._decoding = lease, decoding
         self.response_id = response_id
         self._placed = monotonic()
         if self._request.why is not None:
-            self._request.why[WHY_HEADER] = lease.explain()
+            decoder = f"; decode_worker={decoding.target}" if decoding else ""
+            self._request.why[WHY_HEADER] = lease.explain() + decoder
 
     def refused(self) -> None:
         """The engine refused the last attempt: its team's turn is given back."""
         if self._lease is not None:
             self._lease.correct(Usage())
+        if self._decoding is not None:
+            self._decoding.correct(Usage())
+
+    def moved(self, request: InferenceRequest) -> None:
+        """It goes on in another pool, which has workers of its own."""
+        self._request = request
+        self.workers_failed = frozenset()
 
     def preempted(self) -> None:
         """The last attempt made room for interactive work: it counts for nothing."""
@@ -177,7 +189,12 @@ class Settlement:
     def worker_failed(self) -> None:
         """The last attempt's worker is not asked again for this request."""
         if self._lease is not None:
-            self.workers_failed |= {self._lease.target}
+            self.workers_failed |= {self._blamed or self._lease.target}
+            self._blamed = None
+
+    def blame(self, worker_id: str) -> None:
+        """Of two workers it was this one that failed the last attempt."""
+        self._blamed = worker_id
 
     def output_sent(self) -> None:
         """A part of the answer is on its way to the client."""
@@ -219,7 +236,7 @@ class Settlement:
 
         The returned function is to be called once, when the engine has told what it computed.
         """
-        lease = self._lease
+        lease = self._decoding or self._lease
         assert lease is not None, "what is preempted was placed"
         return lambda: self._not_billed(lease, answer.bill(), "preempted")
 
@@ -258,10 +275,12 @@ class Settlement:
         ledger.open_count -= 1
         if self._free:
             if self._lease is not None:
-                self._not_billed(self._lease, self._usage, "failed")
+                self._not_billed(self._decoding or self._lease, self._usage, "failed")
             self._usage = Usage()
         if self._lease is not None:
             self._lease.correct(self._usage)
+        if self._decoding is not None:
+            self._decoding.correct(self._usage)
         if self._reservation is not None:
             if self._usage.total_tokens or self.outcome in _COUNTED:
                 self._reservation.settle(self._usage.total_tokens, monotonic())
@@ -288,7 +307,8 @@ class Settlement:
         request = self._request
         usage = self._usage
         lease = self._lease
-        model, _, version = request.pool.rpartition("@")
+        answering = self._decoding or lease
+        version = request.pool.rpartition("@")[2]
         left = self._left if self._left is not None else monotonic()
         tpot_s = None
         if self._first_output is not None and self._last_output is not None:
@@ -301,10 +321,10 @@ class Settlement:
             ts_us=self._arrived_us,
             team=request.team,
             key_id=request.key_id,
-            model=model,
+            model=request.public_model,
             version=version,
             pool=request.pool,
-            worker=self._lease.target if self._lease else None,
+            worker=answering.target if answering else None,
             priority=request.priority,
             endpoint=request.endpoint,
             stream=request.stream,
@@ -327,6 +347,7 @@ class Settlement:
             candidates=lease.candidates if lease else None,
             cost_pico=self._ledger.prices.cost_pico(request.pool, request.priority, usage),
             choices=request.choices,
+            prefill_worker=lease.target if lease and self._decoding else None,
         )
 
 

@@ -1,6 +1,6 @@
 -- Generated: the schema after the last migration. Never edited by hand; made with
 -- python -c 'from inferd.storage import migrate; migrate.write_schema()'
-PRAGMA user_version = 7;
+PRAGMA user_version = 8;
 
 CREATE TABLE keys (
     id TEXT PRIMARY KEY,
@@ -44,7 +44,7 @@ CREATE TABLE requests (
     attempts INTEGER NOT NULL CHECK (attempts >= 0),
     outcome TEXT NOT NULL,
     error_code TEXT
-, predicted_ttft_s REAL, hit_tokens INTEGER, fair_tag REAL, candidates INTEGER, cost_pico INTEGER NOT NULL DEFAULT 0 CHECK (cost_pico >= 0), choices INTEGER NOT NULL DEFAULT 1 CHECK (choices >= 1)) STRICT;
+, predicted_ttft_s REAL, hit_tokens INTEGER, fair_tag REAL, candidates INTEGER, cost_pico INTEGER NOT NULL DEFAULT 0 CHECK (cost_pico >= 0), choices INTEGER NOT NULL DEFAULT 1 CHECK (choices >= 1), prefill_worker TEXT) STRICT;
 
 CREATE INDEX requests_by_time ON requests (ts_us);
 

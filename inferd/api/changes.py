@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from inferd.config.change import Change
 from inferd.config.reload import (
     AttachedAdded,
     AttachedRemoved,
     BillingChanged,
     CacheScopeChanged,
-    Change,
     FileLimitsChanged,
     LogLevelChanged,
     ModelAdded,
@@ -26,6 +26,7 @@ from inferd.config.reload import (
     WorkerSettingsChanged,
 )
 from inferd.config.section import Section
+from inferd.config.variant_changes import AdapterAdded, AdapterRemoved, VersionSettingsChanged
 
 
 def in_words(change: Change) -> str:
@@ -78,6 +79,22 @@ def _of_workers(change: Change) -> str:
         ):
             what = "watchdog" if isinstance(change, WatchdogChanged) else "workers"
             return f"{model}@{version}: {what}: {_differences(before, after)}"
+        case _:
+            return _of_a_part(change)
+
+
+def _of_a_part(change: Change) -> str:
+    match change:
+        case VersionSettingsChanged(model, before, after):
+            changed = _differences(before, after)
+            return f"{model}@{after.version}: {changed}; no worker is replaced"
+        case AdapterAdded(model, version, adapter):
+            return f"{model}@{version}: adapter {adapter.name} is added and loaded"
+        case AdapterRemoved(model, version, adapter):
+            return (
+                f"{model}@{version}: adapter {adapter.name} ({adapter.weights}) is removed: its"
+                " name is unknown at once, and it is unloaded when its requests have ended"
+            )
         case AttachedAdded(model, version, attached):
             return f"{model}@{version}: attached worker {attached.url} is added"
         case AttachedRemoved(model, version, attached):
@@ -99,7 +116,16 @@ def _of_money(change: Change) -> str:
 
 
 _TOLD_ON_THEIR_OWN = frozenset(
-    {"versions", "workers", "watchdog", "attached", "count", "cache_scope", "prices"}
+    {
+        "versions",
+        "workers",
+        "watchdog",
+        "attached",
+        "adapters",
+        "count",
+        "cache_scope",
+        "prices",
+    }
 )
 
 

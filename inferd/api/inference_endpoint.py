@@ -148,7 +148,7 @@ class InferenceEndpoint:
             nonlocal route
             route = self._access.pools.resolve(name, caller, team)
             self._check_kind(route)
-            return route.limits
+            return route.widest
 
         parsed = self._operation.parse(raw, limits_of, Priority(team.priority_max))
         assert route is not None, "parsing resolves the model"
@@ -177,10 +177,11 @@ class InferenceEndpoint:
         record: RequestRecord,
         rank: int,
     ) -> InferenceRequest:
-        limits = route.limits
         prompt_tokens = parsed.prompt_tokens
         if parsed.prompt_bytes:
-            prompt_tokens += self._estimator.estimate(limits.name, parsed.prompt_bytes)
+            prompt_tokens += self._estimator.estimate(route.limits.name, parsed.prompt_bytes)
+        route = self._access.pools.choose(route, caller.team, prompt_tokens // parsed.prompts)
+        limits = route.limits
         return InferenceRequest(
             request_id=record.request_id,
             team=caller.team,
@@ -206,6 +207,8 @@ class InferenceEndpoint:
             shared_cache=route.shared_cache,
             rank=rank,
             echo=parsed.echo,
+            adapter=route.adapter,
+            longer_pool=route.longer_pool,
         )
 
     def _prefix(
@@ -221,7 +224,8 @@ class InferenceEndpoint:
         else:
             return NO_PREFIX
         scope = "" if route.shared_cache else caller.team
-        seed = f"{route.pool}\0{scope}"
+        adapter = route.adapter.key if route.adapter else ""
+        seed = f"{route.pool}\0{adapter}\0{scope}"
         return self._hasher.prefix(seed, parts, prompt_tokens, parsed.cache_hint)
 
     async def _whole(self, request: InferenceRequest, receive: Receive, send: Send) -> None:

@@ -102,6 +102,12 @@ class KeyAdmin:
         """Aliases become the public names they stand for now. Raises InvalidField."""
         models = self._config().models
         public = {name: model.name for model in models for name in (model.name, *model.aliases)}
+        public |= {
+            adapter.name: adapter.name
+            for model in models
+            for version in model.versions
+            for adapter in version.adapters
+        }
         team = self._find_team(team_name)
         listed = public if team is None or team.models is None else team.models
         allowed = {public[name] for name in listed}

@@ -57,6 +57,7 @@ class Models:
             "object": "model",
             "created": self._created,
             "owned_by": OWNER,
+            "parent": view.parent,
             "kind": view.kind,
             "version": view.version,
             "versions": list(view.versions),

@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from inferd import __version__
 from inferd.api.changes import in_words
+from inferd.api.pool_view import pool_in_words
 from inferd.api.worker_admin import WorkerAdmin, worker_view
 from inferd.clock import monotonic, utc_now_us
+from inferd.config.checks import versions_of
 from inferd.errors import NotFound
+from inferd.routing.pools import pool_id
 from inferd.workers.output_log import follow
 
 if TYPE_CHECKING:
+    from inferd.config.change import Change
     from inferd.config.load import LoadedConfig
-    from inferd.config.reload import Change
     from inferd.dispatch import Dispatch
     from inferd.fleet import Fleet
     from inferd.quota.buckets import Buckets, PairState
@@ -62,6 +65,19 @@ class NodeAdmin:
             "requests_in_flight": node.dispatch.in_flight,
             "pools": [self._pool(pool) for pool in node.fleet.schedulers],
             "teams": self._teams(),
+        }
+
+    def pools(self) -> dict[str, Any]:
+        """What each pool is and how it stands."""
+        node = self._node
+        found = versions_of(node.loaded.config)
+        return {
+            "object": "list",
+            "data": [
+                pool_in_words(model, version, self._pool(pool))
+                for _, model, version in found
+                if (pool := pool_id(model.name, version.version)) in node.fleet.schedulers
+            ],
         }
 
     async def reload(self) -> dict[str, Any]:
@@ -113,7 +129,7 @@ class NodeAdmin:
         node = self._node
         snapshot = node.fleet.schedulers[pool].snapshot()
         model, _, version = pool.rpartition("@")
-        targets = {target.target: target for target in snapshot.targets}
+        targets = {target.target: target for target in node.fleet.targets_of(pool)}
         workers: Mapping[str, WorkerBase] = node.supervisor.workers
         return {
             "pool": pool,

@@ -44,6 +44,7 @@ class NodeApi:
         worker = "/admin/v1/workers/{id}"
         return [
             json_route("GET", "/admin/v1/status", self._status),
+            json_route("GET", "/admin/v1/pools", self._pools),
             json_route("POST", "/admin/v1/reload", self._reload),
             json_route("GET", "/admin/v1/workers", self._workers),
             json_route("GET", worker, self._worker),
@@ -54,6 +55,9 @@ class NodeApi:
 
     async def _status(self, _: Request) -> Answer:
         return self._node.status()
+
+    async def _pools(self, _: Request) -> Answer:
+        return self._node.pools()
 
     async def _reload(self, http: Request) -> Answer:
         await body_fields(http, {})

@@ -81,6 +81,8 @@ def worker_view(worker: WorkerBase, target: TargetSnapshot | None) -> Answer:
     loads = worker.loads
     return {
         "worker": worker.id,
+        "side": worker.side,
+        "adapters": dict(worker.client.adapters.states()) if worker.client.adapters else {},
         "attached": worker.output_path is None,
         "adopted": worker.adopted,
         "state": worker.state.value,

@@ -19,6 +19,7 @@ from inferd.cli import (
     engine,
     keys,
     logs,
+    pools,
     reload,
     serve,
     simulate,
@@ -41,7 +42,7 @@ PANELS = {
     "Set up": ("engine", "init", "check", "config"),
     "Teams": ("teams", "keys"),
     "Run": ("serve", "reload", "chat"),
-    "Look": ("status", "workers", "logs", "simulate"),
+    "Look": ("status", "pools", "workers", "logs", "simulate"),
 }
 """The panels of the first screen and what is in each, in order."""
 
@@ -104,6 +105,7 @@ def make_app() -> typer.Typer:
         reload,
         chat,
         status,
+        pools,
         workers,
         logs,
         simulate,

@@ -27,7 +27,7 @@ def plain_console(width: int | None = None) -> Console:
 
 def key_table(keys: Iterable[dict[str, Any]]) -> Table:
     """Keys without their secrets: `prefix` is what a secret begins with."""
-    table = _table(
+    table = new_table(
         "id", "team", "name", "secret", "models", "limits", "state", "created", "expires"
     )
     for key in keys:
@@ -49,7 +49,7 @@ def key_table(keys: Iterable[dict[str, Any]]) -> Table:
 
 
 def team_table(teams: Iterable[dict[str, Any]]) -> Table:
-    table = _table("team", "weight", "models", "tokens/s", "requests/s", "priority", "keys")
+    table = new_table("team", "weight", "models", "tokens/s", "requests/s", "priority", "keys")
     for team in teams:
         table.add_row(
             team["name"],
@@ -63,7 +63,7 @@ def team_table(teams: Iterable[dict[str, Any]]) -> Table:
     return table
 
 
-def _table(*columns: str) -> Table:
+def new_table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         # What is copied from a table is never broken over two lines.

@@ -16,6 +16,7 @@ from inferd.config.locate import KeyPath, show_path
 from inferd.config.money import check_budget, check_prices
 from inferd.config.problems import Problem, did_you_mean
 from inferd.config.schema import Config, Model, Team
+from inferd.config.variant_checks import adapter_names, taking_teams, variant_problems
 from inferd.config.version import Version
 from inferd.inference import SYSTEM_TEAM
 
@@ -29,6 +30,8 @@ def check(config: Config, environ: Mapping[str, str]) -> list[Problem]:
             _deadlines(config),
             _files(config, environ),
             _model_names(config),
+            adapter_names(config),
+            taking_teams(config),
             chain.from_iterable(
                 _model(("models", index), model) for index, model in enumerate(config.models)
             ),
@@ -71,6 +74,11 @@ def _folders(config: Config) -> Iterator[Problem]:
         (("files", "store"), config.files.store),
     ]
     paths += [((*at, "weights"), version.weights) for at, _, version in versions_of(config)]
+    paths += [
+        ((*at, "adapters", number, "weights"), adapter.weights)
+        for at, _, version in versions_of(config)
+        for number, adapter in enumerate(version.adapters)
+    ]
     for path, folder in paths:
         if folder and folder.startswith("~"):
             yield Problem(path, '"~" means nothing here: write the whole path')
@@ -175,6 +183,7 @@ def _model(path: KeyPath, model: Model) -> Iterator[Problem]:
         )
     for number, version in enumerate(model.versions):
         yield from _version((*path, "versions", number), model, version)
+        yield from variant_problems((*path, "versions", number), model, version)
 
 
 def _version(path: KeyPath, model: Model, version: Version) -> Iterator[Problem]:
@@ -200,11 +209,11 @@ def _version(path: KeyPath, model: Model, version: Version) -> Iterator[Problem]
             f" {workers.restart_backoff_s_max:g} s",
             unless=(*path, "workers"),
         )
-    if engine.kv_tokens_max is not None and engine.kv_tokens_max < model.context_tokens_max:
+    context = version.context_tokens_max or model.context_tokens_max
+    if engine.kv_tokens_max is not None and engine.kv_tokens_max < context:
         yield Problem(
             (*path, "engine", "kv_tokens_max"),
-            f"{engine.kv_tokens_max:,} cannot hold one request of context_tokens_max,"
-            f" {model.context_tokens_max:,}",
+            f"{engine.kv_tokens_max:,} cannot hold one request of context_tokens_max, {context:,}",
         )
     if engine.device == "cpu" and engine.tensor_parallel > 1:
         yield Problem(
@@ -266,11 +275,24 @@ def _team_names(config: Config) -> Iterator[Problem]:
 
 def _team(path: KeyPath, team: Team, config: Config) -> Iterator[Problem]:
     models = {name: model for model in config.models for name in (model.name, *model.aliases)}
+    adapters = {
+        adapter.name
+        for model in config.models
+        for version in model.versions
+        for adapter in version.adapters
+    }
     seen: set[str] = set()
     for number, name in enumerate(team.models or ()):
         at = (*path, "models", number)
-        if name not in models:
-            yield Problem(at, f'no model or alias is called "{name}"' + did_you_mean(name, models))
+        if name in adapters:
+            if name in seen:
+                yield Problem(at, f'"{name}" is already in the list')
+            seen.add(name)
+        elif name not in models:
+            yield Problem(
+                at,
+                f'no model or alias is called "{name}"' + did_you_mean(name, [*models, *adapters]),
+            )
         elif models[name].name in seen:
             yield Problem(at, f'"{name}" is already in the list')
         else:

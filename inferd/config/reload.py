@@ -10,17 +10,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final
 
+from inferd.config.change import Change, Reload
 from inferd.config.files import Files
 from inferd.config.locate import KeyPath, show_path
 from inferd.config.money import Billing, Prices
 from inferd.config.schema import Config, Logs, Model, Server, Team
 from inferd.config.section import Section
+from inferd.config.variant_changes import (
+    AdapterAdded,
+    AdapterRemoved,
+    VersionSettingsChanged,
+    sides_differ,
+    variant_changes,
+)
 from inferd.config.version import AttachedWorker, Version, Workers
 from inferd.config.watchdog import Watchdog
-
-Reload = Literal["live", "drain", "restart"]
 
 RESTART_REASONS: Final = {
     "listen": "inferd takes its addresses once, at start",
@@ -31,13 +37,6 @@ RESTART_REASONS: Final = {
 _LIVE: Final[frozenset[tuple[KeyPath, str]]] = frozenset({(("server",), "keep_workers")})
 """Keys that need no restart, in sections whose others do."""
 _SERVER_REASON: Final = "the listeners are made with it, once, at start"
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Base of all changes."""
-
-    reload: ClassVar[Reload] = "live"
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,16 +220,19 @@ ORDER: Final[tuple[type[Change], ...]] = (
     ModelAdded,
     VersionAdded,
     AttachedAdded,
+    AdapterAdded,
     ModelChanged,
     VersionChanged,
     CacheScopeChanged,
     PricesChanged,
+    VersionSettingsChanged,
     WorkerSettingsChanged,
     WatchdogChanged,
     WorkerCountChanged,
     TeamAdded,
     TeamChanged,
     TeamRemoved,
+    AdapterRemoved,
     AttachedRemoved,
     VersionRemoved,
     ModelRemoved,
@@ -315,8 +317,10 @@ _STARTED_WITH: Final = ("context_tokens_max", "kind", "dimensions")
 """Keys of a model that its engines are started with."""
 
 
-_ON_THEIR_OWN: Final = frozenset({"workers", "watchdog", "attached", "cache_scope", "prices"})
-"""Keys of a version whose changes replace no worker."""
+_NOT_STARTED_WITH: Final = frozenset(
+    {"workers", "watchdog", "attached", "cache_scope", "prices", "adapters", "takes", "split"}
+)
+"""Keys of a version that do not need its engines to be started again, or not each change of it."""
 
 
 def _version_changes(old: Model, new: Model) -> Iterator[Change]:
@@ -328,7 +332,10 @@ def _version_changes(old: Model, new: Model) -> Iterator[Change]:
             yield VersionAdded(new.name, version)
             continue
         was = before[name]
-        changed = set(_changed_keys(was, version)) - _ON_THEIR_OWN
+        changed = set(_changed_keys(was, version)) - _NOT_STARTED_WITH
+        if sides_differ(was, version):
+            changed.add("split")
+        yield from variant_changes(new.name, was, version)
         if changed or (restarted and version.weights is not None):
             yield VersionChanged(new.name, was, version)
         if was.cache_scope != version.cache_scope:

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from inferd.config.money import Prices
-from inferd.config.section import CHECKSUM, URL, VARIABLE, Folder, Name, Seconds, Section
+from inferd.config.section import CHECKSUM, URL, VARIABLE, Folder, Name, Seconds, Section, Tokens
+from inferd.config.variants import Adapter, Lora, Split, Takes
 from inferd.config.watchdog import Watchdog
 
 
@@ -40,6 +41,13 @@ class EngineOptions(Section):
         None,
         description="how the model marks its reasoning, by SGLang's name; unset: it marks none",
     )
+    kv_dtype: Name | None = Field(
+        None, description="form of the KV cache, by SGLang's name; unset: the weights' own"
+    )
+    quantization: Name | None = Field(
+        None, description="form of the weights, by SGLang's name; unset: as their folder says"
+    )
+    lora: Lora | None = Field(None, description="keeps LoRA adapters; unset: none can be served")
     threads: int = Field(1, ge=1, le=256, description="CPU threads of the engine (OMP_NUM_THREADS)")
     extra_args: tuple[str, ...] = Field((), description="passed to the engine as they are")
     env: dict[str, str] = Field(default_factory=dict, description="added to its environment")
@@ -100,6 +108,9 @@ class Version(Section):
         " then tell by the time whether another one asked the same",
         json_schema_extra={"reload": "live"},
     )
+    context_tokens_max: Tokens | None = Field(
+        None, description="prompt and output together; unset: the model's"
+    )
     engine: EngineOptions = Field(default_factory=EngineOptions, description="how SGLang is run")
     workers: Workers = Field(
         default_factory=Workers, description="how many; none where there are no weights"
@@ -111,6 +122,11 @@ class Version(Section):
     attached: tuple[AttachedWorker, ...] = Field(
         (), max_length=64, description="workers run by someone else"
     )
+    takes: Takes | None = Field(None, description="which requests it takes from the default")
+    adapters: tuple[Adapter, ...] = Field(
+        (), max_length=256, description="LoRA adapters on its weights, models of their own"
+    )
+    split: Split | None = Field(None, description="prefill and decode on separate workers")
 
     @model_validator(mode="before")
     @classmethod

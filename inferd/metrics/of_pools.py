@@ -19,6 +19,8 @@ class PoolMetrics:
     placements: Bound[str, Counter]  # by reason
     retries: Counter
     retry_after: Bound[str, Histogram]  # by kind: promised, true; seconds
+    sides: Bound[tuple[str, str], Counter]  # by side and outcome: answered, failed, late
+    adapters: Bound[str, Counter]  # by event: loaded, unloaded, failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,15 @@ class OfPools(Declarations):
             "pool kind",
             "Retry-After as promised to refused requests, and as it would have been true.",
             WAIT,
+        )
+
+        self._sides = self._counter(
+            "inferd_split_requests",
+            "pool side outcome",
+            "Parts of requests on the sides of a split pool, by how they ended.",
+        )
+        self._adapters = self._counter(
+            "inferd_adapters", "pool event", "LoRA adapters loaded and unloaded, or not."
         )
 
     def _declare_workers(self) -> None:
@@ -137,6 +148,8 @@ class OfPools(Declarations):
             placements=Bound(partial(self._placements.labels, pool)),
             retries=self._retries.labels(pool),
             retry_after=Bound(partial(self._retry_after.labels, pool)),
+            sides=Bound(lambda key: self._sides.labels(pool, *key)),
+            adapters=Bound(partial(self._adapters.labels, pool)),
         )
 
     def _bind_worker(self, worker_id: str) -> WorkerMetrics:

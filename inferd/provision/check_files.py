@@ -37,6 +37,9 @@ def check_files(loaded: LoadedConfig, *, checksums: bool = False) -> list[str]:
             folder = loaded.resolve(version.weights)
             reasons = _problems(folder, model, version, checksums=checksums)
             found += [Problem((*path, "weights"), reason) for reason in reasons]
+        for number, adapter in enumerate(version.adapters):
+            reasons = list(_adapter_problems(loaded.resolve(adapter.weights), version))
+            found += [Problem((*path, "adapters", number, "weights"), one) for one in reasons]
     return render(found, loaded.name, loaded.locations)
 
 
@@ -58,6 +61,26 @@ def _problems(folder: Path, model: Model, version: Version, *, checksums: bool) 
         return [
             f"{error.filename or folder} cannot be read ({error.strerror}): see its permissions"
         ]
+
+
+def _adapter_problems(folder: Path, version: Version) -> Iterator[str]:
+    """The engine would say the same when it loads the adapter, but only then."""
+    lora = version.engine.lora
+    weights = folder / "adapter_model.safetensors"
+    try:
+        told = json.loads((folder / "adapter_config.json").read_bytes())
+        rank, modules = told.get("r"), told.get("target_modules")
+        if not weights.is_file() or not _is_whole(weights):
+            yield f"{weights} is missing or cut short: copy the whole adapter folder"
+    except (OSError, ValueError, AttributeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no JSON object"
+        yield f"{folder}/adapter_config.json cannot be read ({why}): copy the whole adapter folder"
+        return
+    if lora is not None and isinstance(rank, int) and rank > lora.rank_max:
+        yield f"{folder} has rank {rank}: raise engine.lora.rank_max, {lora.rank_max}"
+    others = set(modules) - set(lora.targets) if lora and isinstance(modules, list) else set()
+    if lora is not None and others and "all" not in lora.targets:
+        yield f"{folder} changes {', '.join(sorted(others))}: add it to engine.lora.targets"
 
 
 def _is_whole(file: Path) -> bool:

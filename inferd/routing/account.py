@@ -14,6 +14,7 @@ from inferd.inference import Usage
 from inferd.routing.block_index import BlockIndex
 from inferd.routing.claim import Asked, Claim
 from inferd.routing.cost_model import Slopes
+from inferd.routing.headroom import Headroom
 from inferd.routing.lease import Lease
 from inferd.routing.load import LoadTable
 from inferd.routing.placement import (
@@ -25,7 +26,7 @@ from inferd.routing.placement import (
     PredictedTTFT,
     RoundRobin,
 )
-from inferd.routing.serving import KV_TOKENS_GUESS, Serving
+from inferd.routing.serving import HEADROOM, KV_TOKENS_GUESS, Serving
 from inferd.routing.target import Target
 
 ANSWER_TOKENS_START: Final = 200.0
@@ -171,6 +172,8 @@ class Account:
         steps = tokens // lease.claim.choices - 1
         if lease.first_token_at is None or lease.ended_at is None or steps < STEPS_MIN:
             return
+        if lease.prompt_only:
+            return  # its answer came from another target
         tpot_ms = (lease.ended_at - lease.first_token_at) * 1e3 / steps
         share = (lease.prefill_share + self._prefill_share(lease)) / 2
         if share > PREFILL_SHARE_MAX:
@@ -230,6 +233,8 @@ def _policy(serving: Serving, conditions: Conditions, rng: random.Random) -> Pol
         return PredictedTTFT(conditions)
     if serving.placement == "bounded_hash":
         return BoundedHash(rng, serving.hashed_blocks)
+    if serving.placement == HEADROOM:
+        return Headroom()
     if serving.placement == "round_robin":
         return RoundRobin()
     assert serving.placement == "least_tokens", serving.placement

@@ -34,6 +34,8 @@ class Asked:
     depths_at: int = -1
     hinted: int = 0
     """Bits of the targets that were sent something under the same hint, looked up with `depths`."""
+    adapter: str | None = None
+    """What it needs of a target's engine, by the engine's name."""
 
     @classmethod
     def of(cls, request: InferenceRequest, answer_tokens: int) -> Asked:
@@ -44,6 +46,7 @@ class Asked:
             choices=request.choices,
             prefix=request.prefix,
             is_batch=request.priority is Priority.BATCH,
+            adapter=request.adapter.key if request.adapter else None,
         )
 
     def hit_tokens(self, bit: int) -> int:

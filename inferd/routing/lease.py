@@ -41,6 +41,7 @@ class Lease:
         "parts_ms",
         "predicted_ttft_s",
         "prefill_share",
+        "prompt_only",
         "queue_wait_s",
         "reason",
         "released",
@@ -88,6 +89,8 @@ class Lease:
         self.first_token_at: float | None = None
         """None too if it was only assumed, for an answer that comes whole."""
         self.had_first_token = False
+        self.prompt_only = False
+        """The prompt is computed here, the answer elsewhere."""
         self.ended_at: float | None = None
         self.released = False
         self.revocable = False

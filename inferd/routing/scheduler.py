@@ -107,6 +107,12 @@ class Scheduler(LeaseOwner):
         if target is not None:
             target.reported(kv_used_tokens, kv_tokens, monotonic())
 
+    def target_holds(self, target_id: str, adapters: frozenset[str]) -> None:
+        """Which adapters its engine holds: requests for them go there first."""
+        target = self._load.get(target_id)
+        if target is not None:
+            target.adapters = adapters
+
     def target_warmed(self, prompt_tokens: int, ttft_s: float, tpot_s: float) -> None:
         """A worker's warm-up: uncached prompt tokens, its first token, its time per token."""
         self._account.warmed(prompt_tokens, ttft_s, tpot_s)
@@ -210,6 +216,12 @@ class Scheduler(LeaseOwner):
         self._account.look_up(asked)
         asked.candidates = len(targets)
         asked.spills = self._queue.lag(ticket) > self._locality_cost
+        if asked.adapter is not None:
+            holders = [target for target in targets if asked.adapter in target.adapters]
+            if holders and len(holders) < len(targets):
+                placement = self._account.policy.choose(asked, holders, now)
+                if placement.wait is None:
+                    return placement
         return self._account.policy.choose(asked, targets, now)
 
     def enter(self, ticket: Ticket) -> None:

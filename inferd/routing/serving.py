@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from inferd.config.schema import Model, Targets
@@ -10,6 +10,8 @@ from inferd.config.version import Version
 from inferd.routing.cost_model import H100_8B, EngineCost, engine_cost
 from inferd.routing.placement import HASHED_BLOCKS
 
+HEADROOM: Final = "kv_headroom"
+"""The placement of the decode side of a split pool; no model is configured with it."""
 KV_TOKENS_GUESS: Final = 430_000
 """What an engine's KV cache is thought to hold until it is known: the index's size, no limit."""
 
@@ -24,6 +26,10 @@ class Serving:
     refuse_late: bool = False
     kv_tokens: int | None = None
     hashed_blocks: int = HASHED_BLOCKS
+
+    def decoding(self) -> Serving:
+        """The same engine where it only decodes: nobody is refused there for being late."""
+        return replace(self, placement=HEADROOM, refuse_late=False)
 
     @classmethod
     def of(cls, model: Model, version: Version) -> Serving:

@@ -32,6 +32,7 @@ class Target:
         "_rate_at",
         "_report_at",
         "_report_over",
+        "adapters",
         "backlog_ms",
         "backlog_tokens",
         "base_ms",
@@ -57,6 +58,8 @@ class Target:
         self.bit = -1
         """Its number in the block index."""
         self.ready = True
+        self.adapters: frozenset[str] = frozenset()
+        """What its engine holds, by the engine's names."""
         self.inflight = 0
         """Slots: one for each choice of a request, so far as the target has as many."""
         self.leases = 0

@@ -62,6 +62,8 @@ class UsageRow:
     cost_pico: int = 0
     """At the prices of its settlement, in 1e-12 of the currency."""
     choices: int = 1
+    prefill_worker: str | None = None
+    """Who computed the prompt, in a split pool; `worker` then made the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

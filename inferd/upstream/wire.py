@@ -46,7 +46,7 @@ class Origin:
 class Exchange:
     """One request and its answer. Close it exactly once, on every path."""
 
-    __slots__ = ("_closed", "_connection", "_failed", "_pool", "_request", "_reused")
+    __slots__ = ("_closed", "_connection", "_failed", "_pool", "_request", "_reused", "pardoned")
 
     def __init__(self, pool: WorkerPool, connection: Connection, request: bytes) -> None:
         self._pool = pool
@@ -55,6 +55,8 @@ class Exchange:
         self._reused = connection.used
         self._failed = False
         self._closed = False
+        self.pardoned = False
+        """Another worker's part comes first: it is not this one that is waited for."""
         connection.used = True
         connection.send(request)
 

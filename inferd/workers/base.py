@@ -21,7 +21,7 @@ from inferd.workers import engine
 from inferd.workers.client import OK, WorkerClient
 from inferd.workers.gpus import Gpus
 from inferd.workers.records import Records
-from inferd.workers.spec import AttachedSpec, WorkerSpec
+from inferd.workers.spec import AttachedSpec, Side, WorkerSpec
 from inferd.workers.states import Observer, WorkerState, move
 from inferd.workers.watchdog import NOTHING, Expectation
 from inferd.workers.weights_check import WeightsCheck
@@ -125,6 +125,11 @@ class WorkerBase:
     def progress(self) -> str:
         """How far a start has come, for people."""
         return ""
+
+    @property
+    def side(self) -> Side:
+        """What it does of a request."""
+        return Side.WHOLE
 
     @property
     def draining(self) -> bool:

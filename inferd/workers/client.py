@@ -21,6 +21,8 @@ from inferd.upstream.wire import Exchange, WorkerPool
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from inferd.workers.adapters import Adapters
+
 ABANDONED_MAX: Final = 1_024
 """Exchanges waiting for their last usage; past it the connection is just closed."""
 ABANDON_S_MAX: Final = 1.0
@@ -81,6 +83,10 @@ class WorkerClient:
         self.url = url
         self.speaks_sglang = speaks_sglang
         self.model = model
+        self.bootstrap_port: int | None = None
+        """Where those that decode meet it, if it computes prompts for them."""
+        self.adapters: Adapters | None = None
+        """Those that its engine may be asked for, if it keeps any."""
         self._pool = WorkerPool(url, headers)
         self._open: set[Exchange] = set()
         self._abandoned: asyncio.Queue[Abandoned] = asyncio.Queue(ABANDONED_MAX)
@@ -126,7 +132,9 @@ class WorkerClient:
 
     def debt(self) -> Debt:
         """What the worker owes now, and how much has come from it so far."""
-        waiting = [exchange for exchange in self._open if not exchange.unread]
+        waiting = [
+            exchange for exchange in self._open if not (exchange.unread or exchange.pardoned)
+        ]
         return Debt(
             owed=len(waiting),
             begun=sum(exchange.begun for exchange in waiting),
@@ -188,6 +196,14 @@ class WorkerClient:
             UpstreamError: unreachable, lost, or silent for `timeout_s` seconds.
         """
         return await self._call("GET", path, b"", timeout_s)
+
+    async def post(self, path: str, payload: dict[str, Any], timeout_s: float) -> tuple[int, bytes]:
+        """Status and body of a POST.
+
+        Raises:
+            UpstreamError: unreachable, lost, or silent for `timeout_s` seconds.
+        """
+        return await self._call("POST", path, orjson.dumps(payload), timeout_s)
 
     async def complete(
         self, path: str, payload: dict[str, Any], timeout_s: float

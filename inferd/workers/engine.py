@@ -23,7 +23,7 @@ from inferd.errors import ProvisionError
 from inferd.inference import ModelKind
 from inferd.workers.gpus import VISIBLE
 from inferd.workers.process import Program
-from inferd.workers.spec import WorkerSpec
+from inferd.workers.spec import Side, WorkerSpec
 from inferd.workers.watchdog import RankReport
 
 HOST: Final = "127.0.0.1"
@@ -34,16 +34,24 @@ HEALTH_PATH: Final = "/health"
 """Makes a token when idle, and takes a second: to be asked rarely."""
 MODELS_PATH: Final = "/v1/models"
 INFO_PATH: Final = "/model_info"
+SETTINGS_PATH: Final = "/server_info"
+LOAD_ADAPTER_PATH: Final = "/load_lora_adapter"
+UNLOAD_ADAPTER_PATH: Final = "/unload_lora_adapter"
 EMBEDDED_MAX: Final = 2_048
 """Inputs of one embedding request; the engine queues each of them for itself."""
 STOP_GRACE_S: Final = 20.0
 """The engine looks for a SIGTERM every 5 s and takes about 10 s when idle."""
 LOAD_REPORTS: Final = "/dev/shm/sglang_loads_"  # noqa: S108 - the engine's choice
 """Each of its schedulers makes a file whose path begins so, and none of them removes it."""
+UNPINNED: Final = "INFERD_SHIM_UNPINNED"
+"""On a CPU: adapters and split workers ask for pinned memory, which needs an accelerator."""
+NO_PARTNER: Final = {"bootstrap_host": "2.2.2.2", "bootstrap_room": 0}
+"""Fields of a request that one side of a pair answers alone, without moving any KV cache."""
 _PARALLEL: Final = {
     "tp": frozenset({"--tp-size", "--tensor-parallel-size", "--tp"}),
     "pp": frozenset({"--pp-size", "--pipeline-parallel-size", "--pp"}),
     "dp": frozenset({"--dp-size", "--data-parallel-size", "--dp"}),
+    "nodes": frozenset({"--nnodes"}),
 }
 _DP_ATTENTION: Final = "--enable-dp-attention"
 
@@ -91,6 +99,7 @@ def program(
     key_file: Path,
     folder: Path,
     devices: tuple[str, ...] = (),
+    bootstrap_port: int | None = None,
 ) -> Program:
     """The engine for `spec`, listening on `port`; `folder` is where it runs, `devices` its GPUs.
 
@@ -99,6 +108,8 @@ def program(
     """
     options = spec.engine
     extra = {"OMP_NUM_THREADS": str(options.threads), **options.env}
+    if options.device == "cpu" and (options.lora or spec.side is not Side.WHOLE):
+        extra.setdefault(UNPINNED, "1")
     if devices:
         if VISIBLE in options.env:
             raise ProvisionError(
@@ -108,7 +119,10 @@ def program(
         extra[VISIBLE] = ",".join(devices)
     whole = environment.env(extra)
     return Program(
-        arguments=(*environment.command(), *arguments(spec, port, key_file)),
+        arguments=(
+            *environment.command(),
+            *arguments(spec, port, key_file, bootstrap_port),
+        ),
         environment={
             name: value
             for name, value in whole.items()
@@ -120,10 +134,10 @@ def program(
 
 
 def gpus_needed(options: EngineOptions) -> int:
-    """How many GPUs one engine computes on, by its flags; `extra_args` win here too."""
+    """How many GPUs of this node an engine computes on, by its flags; `extra_args` win here too."""
     if options.device == "cpu":
         return 0
-    sizes = {"tp": options.tensor_parallel, "pp": 1, "dp": 1}
+    sizes = {"tp": options.tensor_parallel, "pp": 1, "dp": 1, "nodes": 1}
     words = [word for argument in options.extra_args for word in argument.split("=", 1)]
     for flag, value in pairwise(words):
         for kind, names in _PARALLEL.items():
@@ -131,11 +145,16 @@ def gpus_needed(options: EngineOptions) -> int:
                 sizes[kind] = int(value)
     if _DP_ATTENTION in words:  # the ranks share the GPUs of one
         sizes["dp"] = 1
-    return max(sizes["tp"] * sizes["pp"] * sizes["dp"], 1)
+    return max(sizes["tp"] * sizes["pp"] * sizes["dp"] // max(sizes["nodes"], 1), 1)
 
 
-def arguments(spec: WorkerSpec, port: int, key_file: Path) -> list[str]:
-    """The engine's flags; `extra_args` come last and win."""
+def arguments(
+    spec: WorkerSpec, port: int, key_file: Path, bootstrap_port: int | None = None
+) -> list[str]:
+    """The engine's flags; `extra_args` come last and win.
+
+    `bootstrap_port` is where a worker that computes prompts meets those that decode.
+    """
     options = spec.engine
     flags: dict[str, object] = {
         "--config": key_file,
@@ -151,6 +170,8 @@ def arguments(spec: WorkerSpec, port: int, key_file: Path) -> list[str]:
         "--max-queued-requests": _queued_max(spec),
         "--chunked-prefill-size": options.chunked_prefill_tokens,
         "--max-total-tokens": options.kv_tokens_max,
+        "--kv-cache-dtype": options.kv_dtype,
+        "--quantization": options.quantization,
         "--stream-interval": options.stream_interval,
         "--tool-call-parser": options.tool_call_parser,
         "--reasoning-parser": options.reasoning_parser,
@@ -170,7 +191,38 @@ def arguments(spec: WorkerSpec, port: int, key_file: Path) -> list[str]:
     if spec.kind is ModelKind.EMBEDDING:
         switches = (*switches, "--is-embedding")
     set_flags = [(flag, str(value)) for flag, value in flags.items() if value is not None]
-    return [*(part for pair in set_flags for part in pair), *switches, *options.extra_args]
+    return [
+        *(part for pair in set_flags for part in pair),
+        *switches,
+        *_lora_flags(options),
+        *_side_flags(spec, bootstrap_port),
+        *options.extra_args,
+    ]
+
+
+def _lora_flags(options: EngineOptions) -> list[str]:
+    lora = options.lora
+    if lora is None:
+        return []
+    flags = ["--enable-lora", "--max-lora-rank", str(lora.rank_max)]
+    flags += ["--max-loras-per-batch", str(lora.running_max)]
+    flags += ["--lora-target-modules", *lora.targets]
+    if lora.loaded_max is not None:
+        flags += ["--max-loaded-loras", str(lora.loaded_max)]
+    return [*flags, "--lora-backend", "torch_native"] if options.device == "cpu" else flags
+
+
+def _side_flags(spec: WorkerSpec, bootstrap_port: int | None) -> list[str]:
+    if spec.side is Side.WHOLE or spec.transfer is None:
+        return []
+    on_cpu = spec.engine.device == "cpu"
+    over_tcp = on_cpu and spec.transfer == "mooncake"
+    transfer = "mooncake_tcp" if over_tcp else spec.transfer
+    flags = ["--disaggregation-mode", spec.side, "--disaggregation-transfer-backend", transfer]
+    if spec.side is Side.PREFILL:
+        return [*flags, "--disaggregation-bootstrap-port", str(bootstrap_port)]
+    # The default backup of a retracted request's KV cache is memory that CUDA has pinned.
+    return [*flags, "--disaggregation-decode-retraction-backup", "cpu_tensor"] if on_cpu else flags
 
 
 def _queued_max(spec: WorkerSpec) -> int:
@@ -259,3 +311,29 @@ def parse_counters(text: str) -> Counters:
         cached_tokens=round(sums["cached"]),
         completion_tokens=round(sums["generation"]),
     )
+
+
+def loaded_adapters(body: bytes) -> dict[str, str] | None:
+    """Engine names and folders in the answer to a load or unload; None: it is no such answer."""
+    try:
+        told = orjson.loads(body)["loaded_adapters"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return told if isinstance(told, dict) else None
+
+
+def adapter_names(body: bytes) -> frozenset[str]:
+    """The body of MODELS_PATH: adapters that the engine holds, by the names it was given."""
+    try:
+        listed = orjson.loads(body)["data"]
+        return frozenset(str(one["id"]) for one in listed if one.get("parent"))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return frozenset()
+
+
+def bootstrap_port(body: bytes) -> int | None:
+    """The body of SETTINGS_PATH: where a worker that computes prompts is met."""
+    try:
+        return int(orjson.loads(body)["disaggregation_bootstrap_port"])
+    except (ValueError, TypeError, KeyError):
+        return None

@@ -17,6 +17,7 @@ from inferd import clock
 from inferd.errors import UpstreamError, WorkerUnreachable
 from inferd.storage.workers import EngineRecord
 from inferd.workers import engine
+from inferd.workers.adapters import Adapters
 from inferd.workers.adoption import end_found, fitting, program_hash
 from inferd.workers.base import Node, WorkerBase
 from inferd.workers.client import WorkerClient
@@ -24,7 +25,7 @@ from inferd.workers.load_progress import LoadProgress
 from inferd.workers.output_log import LogReader, OutputLog
 from inferd.workers.process import EngineProcess, ProcessRecord, adopt, boot_id, spawn
 from inferd.workers.records import process_of, with_process
-from inferd.workers.spec import WorkerSpec
+from inferd.workers.spec import Side, WorkerSpec
 from inferd.workers.states import WorkerState, move
 
 LET_GO: Final = "let go before it was ready"
@@ -57,6 +58,9 @@ class EngineOwner(WorkerBase):
             previous=previous,
         )
         self.spec = spec
+        if spec.engine.lora is not None:
+            client.adapters = Adapters(client, spec.engine.lora.loaded_max)
+            client.adapters.want(spec.adapters)
         self._folder = node.folder / worker_id
         self._key_file = self._folder / "engine.yaml"
         self._output = OutputLog(self._folder / "output.log", spec.workers.log_bytes_max)
@@ -175,6 +179,7 @@ class EngineOwner(WorkerBase):
             key_file=self._key_file,
             folder=self._folder,
             devices=record.devices,
+            bootstrap_port=engine.free_port() if self.spec.side is Side.PREFILL else None,
         )
         self._output.note(f"{self.id} starts: {shlex.join(program.arguments)}")
         self._reader = LogReader.near_end(self._output.path)

@@ -13,14 +13,34 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 
 from inferd.config.load import LoadedConfig
 from inferd.config.schema import Model
 from inferd.config.version import AttachedWorker, EngineOptions, Version, Workers
 from inferd.config.watchdog import Watchdog
-from inferd.inference import ModelKind
+from inferd.inference import ModelKind, adapter_of
+
+
+class Side(StrEnum):
+    """What a worker does of a request."""
+
+    WHOLE = "whole"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterSpec:
+    """A LoRA adapter that a worker may be asked for."""
+
+    name: str
+    """Public."""
+    key: str
+    """The engine's name for it."""
+    folder: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +60,11 @@ class WorkerSpec:
     dimensions: tuple[int, ...] = ()
     """Sizes of an embedding that may be asked for; empty: only the model's own."""
     watchdog: Watchdog = field(default_factory=Watchdog)
+    side: Side = Side.WHOLE
+    transfer: str | None = None
+    """What moves the KV cache between the sides."""
+    adapters: tuple[AdapterSpec, ...] = ()
+    """Loaded and unloaded while it runs."""
 
     @property
     def spec_hash(self) -> str:
@@ -52,6 +77,8 @@ class WorkerSpec:
             "engine": self.engine.model_dump(mode="json"),
             "kind": self.kind,
             "dimensions": self.dimensions,
+            "side": self.side,
+            "transfer": self.transfer,
         }
         return _digest(parts)
 
@@ -96,10 +123,15 @@ class PoolSpec:
     count: int
     drain_s: float
     attached: tuple[AttachedSpec, ...]
+    prefill_count: int = 0
+    """Workers that compute prompts for the `count` that decode; 0: every worker does both."""
 
     def workers(self) -> dict[str, WorkerSpec | AttachedSpec]:
-        """The wanted workers by id: `SLUG-1`, `-2` ... `SLUG-a1`, `-a2` ... attached ones."""
+        """The wanted workers by id: `SLUG-1`, `-2` ...; `-p1` ... prefill, `-a1` ... attached."""
         wanted: dict[str, WorkerSpec | AttachedSpec] = {}
+        if self.worker is not None and self.prefill_count:
+            prefill = replace(self.worker, side=Side.PREFILL)
+            wanted.update({f"{self.slug}-p{n}": prefill for n in range(1, self.prefill_count + 1)})
         if self.worker is not None:
             wanted.update({f"{self.slug}-{n}": self.worker for n in range(1, self.count + 1)})
         for number, attached in enumerate(self.attached, start=1):
@@ -132,6 +164,7 @@ def pools_from_config(
             count=version.workers.count,
             drain_s=version.workers.drain_s,
             attached=tuple(_attached(model, attached, variables) for attached in version.attached),
+            prefill_count=version.split.prefill_workers if version.split else 0,
         )
         for model, version in versions
     ]
@@ -151,13 +184,20 @@ def _worker(
         model=model.name,
         weights=loaded.resolve(version.weights),
         checksum=version.checksum,
-        context_tokens_max=model.context_tokens_max,
+        context_tokens_max=version.context_tokens_max or model.context_tokens_max,
         engine=version.engine,
         workers=version.workers,
         secrets=secrets,
         kind=ModelKind(model.kind),
         dimensions=model.dimensions,
         watchdog=version.watchdog,
+        side=Side.DECODE if version.split else Side.WHOLE,
+        transfer=version.split.transfer if version.split else None,
+        adapters=tuple(
+            AdapterSpec(one.name, one.key, loaded.resolve(adapter.weights))
+            for adapter in version.adapters
+            for one in (adapter_of(adapter.name, adapter.weights),)
+        ),
     )
 
 

@@ -13,7 +13,9 @@ from inferd import clock
 from inferd.errors import UpstreamError
 from inferd.inference import Endpoint, ModelKind, Usage, new_attempt_id
 from inferd.upstream.answer import choices_of, usage_of
+from inferd.workers import engine
 from inferd.workers.client import WorkerClient
+from inferd.workers.spec import Side
 
 GOLDEN: Final = "What is the capital of France? Answer in one sentence."
 MEASURED: Final = "Count from one to twenty."
@@ -30,9 +32,16 @@ class WarmUp:
 
 
 async def warm_up(
-    client: WorkerClient, model: str, timeout_s: float, kind: ModelKind = ModelKind.CHAT
+    client: WorkerClient,
+    model: str,
+    timeout_s: float,
+    kind: ModelKind = ModelKind.CHAT,
+    side: Side = Side.WHOLE,
 ) -> WarmUp:
     """Send the prompts one after another, each waited for at most `timeout_s` seconds.
+
+    One side of a split pool answers without its partner, so that what it says means nothing; one
+    that computes prompts makes a single token, so that nothing is learnt of its steps.
 
     Raises:
         InferdError: a prompt was refused, failed, took too long, or got an answer without text or
@@ -40,12 +49,12 @@ async def warm_up(
     """
     if kind is ModelKind.EMBEDDING:
         return await _embed(client, model, timeout_s)
-    golden, _ = await _ask(client, model, GOLDEN, TOKENS, timeout_s)
+    golden, _ = await _ask(client, model, GOLDEN, TOKENS, timeout_s, side)
     message = choices_of(golden, "message", 1)[0]["message"]
-    if not (message.get("content") or message.get("reasoning_content")):
+    if side is Side.WHOLE and not (message.get("content") or message.get("reasoning_content")):
         raise UpstreamError("its answer to the warm-up prompt is empty")
-    first, first_s = await _ask(client, model, MEASURED, 1, timeout_s)
-    whole, whole_s = await _ask(client, model, MEASURED, TOKENS + 1, timeout_s)
+    first, first_s = await _ask(client, model, MEASURED, 1, timeout_s, side)
+    whole, whole_s = await _ask(client, model, MEASURED, TOKENS + 1, timeout_s, side)
     usages = [usage_of(answer["usage"]) for answer in (golden, first, whole)]
     return WarmUp(
         usage=Usage(
@@ -55,7 +64,7 @@ async def warm_up(
             reasoning_tokens=sum(usage.reasoning_tokens for usage in usages),
         ),
         ttft_s=first_s,
-        tpot_s=max(whole_s - first_s, 0.0) / TOKENS,
+        tpot_s=0.0 if side is Side.PREFILL else max(whole_s - first_s, 0.0) / TOKENS,
     )
 
 
@@ -75,7 +84,12 @@ async def _embed(client: WorkerClient, model: str, timeout_s: float) -> WarmUp:
 
 
 async def _ask(
-    client: WorkerClient, model: str, prompt: str, tokens: int, timeout_s: float
+    client: WorkerClient,
+    model: str,
+    prompt: str,
+    tokens: int,
+    timeout_s: float,
+    side: Side,
 ) -> tuple[dict[str, Any], float]:
     """The whole answer and how many seconds it took."""
     payload = {
@@ -86,6 +100,8 @@ async def _ask(
         "ignore_eos": True,  # the measured lengths are what they are asked to be
         "rid": new_attempt_id(),
     }
+    if side is not Side.WHOLE:
+        payload |= engine.NO_PARTNER
     start = clock.monotonic()
     answer = await client.complete(Endpoint.CHAT, payload, timeout_s)
     usage = answer.get("usage")

@@ -14,12 +14,13 @@ from typing import Final
 
 from inferd import clock
 from inferd.errors import InferdError, ProvisionError, ShuttingDown, StorageError, UpstreamError
-from inferd.workers import engine_output
+from inferd.workers import engine, engine_output
 from inferd.workers.adoption import resume
+from inferd.workers.client import OK
 from inferd.workers.engine_owner import LEFT, LET_GO, EngineOwner, lost
 from inferd.workers.gpus import TooFewGpus
 from inferd.workers.process import EngineProcess
-from inferd.workers.spec import AttachedSpec, WorkerSpec
+from inferd.workers.spec import AttachedSpec, Side, WorkerSpec
 from inferd.workers.states import STARTING, WorkerState, move
 from inferd.workers.vigil import Vigil
 from inferd.workers.vital_signs import Parts
@@ -41,6 +42,10 @@ class Worker(EngineOwner):
     warm: WarmUp | None = None
 
     @property
+    def side(self) -> Side:
+        return self.spec.side
+
+    @property
     def progress(self) -> str:
         return self._heard.text if self.state in STARTING else ""
 
@@ -51,6 +56,8 @@ class Worker(EngineOwner):
     def respec(self, spec: WorkerSpec | AttachedSpec) -> None:
         assert isinstance(spec, WorkerSpec)
         self.spec = spec
+        if self.client.adapters is not None:
+            self.client.adapters.want(spec.adapters)
 
     async def run(self) -> None:
         """Live once; returns in STOPPED or FAILED, with nothing of the engine left."""
@@ -75,11 +82,14 @@ class Worker(EngineOwner):
     async def _live(self, process: EngineProcess) -> str:
         """From LOADING until nothing is left to be served; how it ended, unless in FAILED."""
         async with asyncio.TaskGroup() as group:
-            services = [
-                group.create_task(service) for service in (self.client.run(), self._report_loads())
-            ]
+            running = [self.client.run(), self._report_loads()]
+            if self.client.adapters is not None:
+                running.append(self.client.adapters.run())
+            services = [group.create_task(service) for service in running]
             try:
                 failure = await self._become_ready(process, group)
+                if failure is None and self.side is Side.PREFILL:
+                    failure = await self._find_bootstrap()
                 if failure is None and not self.draining:
                     move(self, WorkerState.READY)
                     if self.loads is not None and self.on_loads is not None:
@@ -109,6 +119,15 @@ class Worker(EngineOwner):
             self._remember(replace(self._remembered, was_ready=True))
         return failure
 
+    async def _find_bootstrap(self) -> str | None:
+        """Where those that decode meet it; an earlier inferd may have started it."""
+        try:
+            status, body = await self.client.get(engine.SETTINGS_PATH, PROBE_S_MAX)
+        except UpstreamError as error:
+            return f"it does not tell its bootstrap port: {error.message}"
+        self.client.bootstrap_port = engine.bootstrap_port(body) if status == OK else None
+        return None if self.client.bootstrap_port else "it does not tell its bootstrap port"
+
     async def _start(self, process: EngineProcess, group: asyncio.TaskGroup) -> str | None:
         """LOADING and WARMING. Why it failed; None when it is warm or was asked to end."""
         start = group.create_task(self._load_and_warm_up(process))
@@ -130,7 +149,7 @@ class Worker(EngineOwner):
         move(self, WorkerState.WARMING)
         try:
             self.warm = await warm_up(
-                self.client, self.spec.model, workers.load_stall_s, self.spec.kind
+                self.client, self.spec.model, workers.load_stall_s, self.spec.kind, self.side
             )
         except InferdError as error:
             with contextlib.suppress(TimeoutError):

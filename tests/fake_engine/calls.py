@@ -168,7 +168,7 @@ class Call(ABC):
         if self.rid in self.engine.live:
             raise Refusal(400, f"Duplicate request ID detected: {self.rid}")
         self.out.on_broken = self._broken
-        base = crc32(repr((self.prompt, self.request.seed)).encode())
+        base = crc32(repr((self.prompt, self.request.seed, self.request.adapter)).encode())
         if self.request.n > 1:
             await self._warm()
         for index in range(self.count):

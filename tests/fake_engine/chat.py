@@ -112,6 +112,8 @@ class ChatCall(Call):
             return call_script(self.tool.function.name, forced, seed)
         if forced is not None:
             return answers.fixed(forced, seed)
+        if self.request.adapter is not None:
+            return answers.fixed(f"I am {self.engine.adapters.named(self.request.adapter)}.", seed)
         return answers.prose(seed, self._direction())
 
     def on_token(self, choice: Choice) -> None:

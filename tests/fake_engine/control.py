@@ -39,7 +39,20 @@ class Control:
         }
 
     async def models(self, exchange: Exchange) -> None:
-        exchange.respond_json(200, {"object": "list", "data": [self._card()]})
+        base = self._card()
+        adapters = [
+            {**base, "id": name, "root": path, "parent": base["id"], "max_model_len": None}
+            for name, path in self._engine.adapters.loaded.items()
+        ]
+        exchange.respond_json(200, {"object": "list", "data": [base, *adapters]})
+
+    async def load_adapter(self, exchange: Exchange) -> None:
+        body = orjson.loads(exchange.body)
+        exchange.respond_json(*self._engine.adapters.load(body["lora_name"], body["lora_path"]))
+
+    async def unload_adapter(self, exchange: Exchange) -> None:
+        name = orjson.loads(exchange.body)["lora_name"]
+        exchange.respond_json(*self._engine.adapters.unload(name))
 
     async def model(self, exchange: Exchange) -> None:
         name = exchange.path.removeprefix("/v1/models/")
@@ -68,6 +81,8 @@ class Control:
             "default_priority_value": options.default_priority,
             "priority_scheduling_preemption_threshold": options.preemption_threshold,
             "page_size": options.page_size,
+            "disaggregation_mode": options.disaggregation_mode,
+            "disaggregation_bootstrap_port": options.bootstrap_port,
             "host": options.host,
             "port": options.port,
             "served_model_name": options.model,

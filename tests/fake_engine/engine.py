@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
+from tests.fake_engine.adapters import Adapters
 from tests.fake_engine.faults import FaultBook
 from tests.fake_engine.metrics import Metrics
 from tests.fake_engine.options import Options
 from tests.fake_engine.scheduler import Generation, Scheduler
+from tests.fake_engine.split import Split
 
 _SEEN_KEPT = 2_000
 
@@ -42,6 +44,8 @@ class Engine:
         self.metrics = Metrics(options)
         self.scheduler = Scheduler(options, self.metrics)
         self.seen = Seen()
+        self.adapters = Adapters(enabled=options.enable_lora)
+        self.split = Split(options, tasks)
         self.live: dict[str, Generation] = {}
         self.started = False
         self.draining = False
@@ -74,6 +78,8 @@ class Engine:
 
     def abort(self, rid: str) -> None:
         """End a generation by id: known ids only, then by prefix, as the real engine does."""
+        if self.split.abort(rid):
+            self.seen.aborted.append(rid)
         if rid in self.live:
             self.metrics.aborted()
             self.seen.aborted.append(rid)

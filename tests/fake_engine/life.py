@@ -109,12 +109,15 @@ async def _serve(options: Options, book: FaultBook) -> int:
         death = tasks.create_task(_watch_for_death(engine))
         server = Server(tasks, Routes(engine))
         listener = await server.listen(options.host, options.port)
+        rooms = await engine.split.listen()
         log(f"Uvicorn running on http://{options.host}:{options.port} (Press CTRL+C to quit)")
         await asyncio.sleep(options.scaled(options.ready_seconds))
         engine.started = True
         log("The server is fired up and ready to roll!")
         await _drained(engine, stop)
         listener.close()
+        if rooms is not None:
+            rooms.close()
         scheduler.cancel()
         death.cancel()
         for connection in list(server.connections):

@@ -40,6 +40,9 @@ class Options:
     metrics: bool
     prefix_cache: bool
     is_embedding: bool
+    enable_lora: bool
+    disaggregation_mode: str
+    bootstrap_port: int
     snapshot_interval: int
     stream_interval: int
     tool_call_parser: str | None
@@ -89,6 +92,9 @@ def _parser() -> argparse.ArgumentParser:
     flag("--enable-metrics", action="store_true")
     flag("--disable-radix-cache", action="store_true")
     flag("--is-embedding", action="store_true")
+    flag("--enable-lora", action="store_true")
+    flag("--disaggregation-mode", default="null", choices=["null", "prefill", "decode"])
+    flag("--disaggregation-bootstrap-port", type=int, default=8998)
     flag("--load-snapshot-publish-interval", type=int, default=15)
     flag("--stream-interval", type=int, default=1)
     flag("--tool-call-parser")
@@ -147,6 +153,9 @@ def parse(arguments: list[str]) -> Options:
         metrics=got.enable_metrics,
         prefix_cache=not got.disable_radix_cache,
         is_embedding=got.is_embedding,
+        enable_lora=got.enable_lora,
+        disaggregation_mode=got.disaggregation_mode,
+        bootstrap_port=got.disaggregation_bootstrap_port,
         snapshot_interval=got.load_snapshot_publish_interval,
         stream_interval=got.stream_interval,
         tool_call_parser=got.tool_call_parser,

@@ -36,6 +36,8 @@ _ADMIN = frozenset(
         "/pause_generation",
         "/continue_generation",
         "/update_weight_version",
+        "/load_lora_adapter",
+        "/unload_lora_adapter",
     }
 )
 _PROBES = _OPEN | {"/v1/loads"}
@@ -65,6 +67,8 @@ def _table(
         ("POST", "/pause_generation"): control.pause,
         ("POST", "/continue_generation"): control.resume,
         ("POST", "/update_weight_version"): control.weight_version,
+        ("POST", "/load_lora_adapter"): control.load_adapter,
+        ("POST", "/unload_lora_adapter"): control.unload_adapter,
         ("POST", "/v1/chat/completions"): chat,
         ("POST", "/v1/completions"): text,
         ("POST", "/fake/fault"): control.fault,
@@ -148,6 +152,7 @@ class Routes:
             return
         try:
             request = self._parse(exchange, kind)
+            request.adapter = engine.adapters.asked(request.model, request.lora_path)
         except ValidationProblem as problem:
             message = problem.message(exchange.path)
             exchange.respond(400, shapes.error(400, message, "Bad Request"))
@@ -155,10 +160,35 @@ class Routes:
         except Refusal as refusal:
             _refuse(exchange, refusal)
             return
+        call: ChatCall | CompletionCall | None = None
         if isinstance(request, ChatRequest):
-            await _serve(ChatCall(engine, exchange, request, plan))
+            call = ChatCall(engine, exchange, request, plan)
         elif isinstance(request, CompletionRequest):
-            await _serve(CompletionCall(engine, exchange, request, plan))
+            call = CompletionCall(engine, exchange, request, plan)
+        if call is not None and await self._met(call):
+            await _serve(call)
+            if request.bootstrap_room is not None:
+                engine.split.computed(request.bootstrap_room)
+
+    async def _met(self, call: ChatCall | CompletionCall) -> bool:
+        """Whether the sides of a split engine are together; one that is whole always is."""
+        split, request = self._engine.split, call.request
+        if split.mode == "null":
+            return True
+        if split.mode == "prefill":
+            request.max_tokens = 1
+        leaving = self._engine.tasks.create_task(split.gone(call.exchange, call.rid))
+        try:
+            await split.meet(
+                call.rid, request.bootstrap_room, request.bootstrap_host, request.bootstrap_port
+            )
+        except Refusal as refusal:
+            if not call.exchange.gone.is_set():
+                _refuse(call.exchange, refusal)
+            return False
+        finally:
+            leaving.cancel()
+        return True
 
     def _parse(self, exchange: Exchange, kind: type[Sampling]) -> Sampling:
         check_media_type(exchange.headers.get("content-type", ""))

@@ -80,6 +80,12 @@ class Sampling(_Lenient):
     priority: int | None = None
     extra_key: str | None = None
     cache_salt: str | None = None
+    lora_path: str | None = None
+    bootstrap_host: str = "127.0.0.1"
+    bootstrap_port: int = 8998
+    bootstrap_room: int | None = None
+    adapter: str | None = None
+    """Set by the engine: the adapter that answers."""
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -89,7 +95,7 @@ class Sampling(_Lenient):
 
     @property
     def isolation(self) -> str:
-        return (self.cache_salt or "") + (self.extra_key or "")
+        return (self.cache_salt or "") + (self.extra_key or "") + (self.adapter or "")
 
     @property
     def include_usage(self) -> bool:

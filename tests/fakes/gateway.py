@@ -20,8 +20,8 @@ from inferd.api.admin_auth import read_admin_key
 from inferd.app import App
 from inferd.clock import monotonic
 from inferd.config.address import Address
+from inferd.config.change import Change
 from inferd.config.load import load_config
-from inferd.config.reload import Change
 from inferd.inference import SYSTEM_TEAM, Priority
 from inferd.routing.scheduler import Scheduler
 from inferd.storage.usage import UsageFilter, UsageRow, rows

@@ -18,6 +18,7 @@ MODEL: dict[str, Any] = {
 }
 BASE: dict[str, Any] = {"models": (MODEL,), "teams": ({"name": "search"},)}
 OTHER: dict[str, Any] = MODEL | {"name": "other"}
+ADAPTER = {"name": "sql", "weights": "adapters/sql"}
 ATTACHED = {"url": "http://h:1"}
 
 
@@ -109,6 +110,24 @@ CASES: list[tuple[Config, Config, str]] = [
         with_version(attached=(ATTACHED,)),
         config(),
         "chat@1: attached worker http://h:1 is let go when it is idle",
+    ),
+    (
+        config(),
+        with_version(adapters=(ADAPTER,)),
+        "chat@1: adapter sql is added and loaded",
+    ),
+    (
+        with_version(adapters=(ADAPTER,)),
+        config(),
+        (
+            "chat@1: adapter sql (adapters/sql) is removed: its name is unknown at once, and it is"
+            " unloaded when its requests have ended"
+        ),
+    ),
+    (
+        with_version(takes={"inflight_below": 2}),
+        with_version(takes={"inflight_below": 4}),
+        "chat@1: takes changed; no worker is replaced",
     ),
     (
         config(),

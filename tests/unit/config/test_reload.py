@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inferd.config import reload
+from inferd.config.change import Change
 from inferd.config.locate import KeyPath, show_path
-from inferd.config.reload import Change, diff, needing_restart
+from inferd.config.reload import diff, needing_restart
 from inferd.config.schema import Config, Model, section_in
 from inferd.config.section import Section
 
@@ -35,9 +36,12 @@ RAW: dict[str, Any] = {
                 {
                     "version": "1",
                     "weights": "w",
-                    "engine": {},
+                    "engine": {"lora": {"targets": ("all",)}},
                     "workers": {},
                     "attached": ({"url": "http://a:1"},),
+                    "takes": {},
+                    "split": {},
+                    "adapters": ({"name": "sql", "weights": "s"},),
                 },
                 {"version": "2", "weights": "v"},
             ),
@@ -71,6 +75,9 @@ OTHER_VALUES: dict[str, Any] = {
     "priority_max": "batch",
     "reasoning": True,
     "kind": "embedding",
+    "transfer": "nixl",
+    "targets": ("q_proj",),
+    "teams": ("search",),
     "dimensions": (64,),
     "key_env": "KEY",
     "currency": "EUR",

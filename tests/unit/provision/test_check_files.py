@@ -11,6 +11,7 @@ import pytest
 from inferd.config.load import load_config
 from inferd.provision.check_files import check_files
 from inferd.provision.model_folder import write_manifest
+from tests.fakes.lora_folder import make_adapter
 
 TEXT = """\
 [[models]]
@@ -165,3 +166,33 @@ def test_checksums_are_compared_on_request(folder: Path) -> None:
     (told,) = problems(folder, text, checksums=True)
     assert "tokenizer.json has other contents than recorded" in told
     assert problems(folder, TEXT, checksums=True) == []
+
+
+ADAPTED = (
+    TEXT
+    + """\
+engine = { lora = { rank_max = 4, targets = ["q_proj", "v_proj"] } }
+
+[[models.versions.adapters]]
+name = "sql"
+weights = "sql"
+"""
+)
+
+
+def test_an_adapter_is_looked_at_as_the_engine_will(folder: Path) -> None:
+    adapter = make_adapter(folder.with_name("sql"), seed=1)
+    assert problems(folder, ADAPTED) == []
+    config = adapter / "adapter_config.json"
+    told = json.loads(config.read_text())
+    config.write_text(json.dumps({**told, "r": 8, "target_modules": ["q_proj", "up_proj"]}))
+    rank, modules = problems(folder, ADAPTED)
+    assert rank.startswith("14: models[0].versions[0].adapters[0].weights: ")
+    assert rank.endswith("has rank 8: raise engine.lora.rank_max, 4")
+    assert modules.endswith("changes up_proj: add it to engine.lora.targets")
+    config.write_text(json.dumps(told))
+    weights = adapter / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    assert "is missing or cut short" in problems(folder, ADAPTED)[0]
+    config.unlink()
+    assert "adapter_config.json cannot be read" in problems(folder, ADAPTED)[0]

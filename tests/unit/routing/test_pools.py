@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from inferd.config.schema import Model, Team
+from inferd.config.variants import Adapter, Takes
 from inferd.config.version import Version
 from inferd.errors import ModelNotAllowed, UnknownModel
 from inferd.inference import Caller
@@ -144,3 +147,115 @@ def test_a_reload_replaces_the_whole_table(pools: Pools) -> None:
         with pytest.raises(UnknownModel):
             pools.resolve(gone, CALLER, TEAM)
     assert before.pool == "chat-small@2"
+
+
+def lora(*names: str, **more: Any) -> dict[str, Any]:
+    adapters = tuple(Adapter(name=name, weights=f"adapters/{name}") for name in names)
+    return {"weights": "w", "adapters": adapters, **more}
+
+
+BASE = Model(
+    name="base",
+    aliases=("b",),
+    default_version="1",
+    context_tokens_max=8_192,
+    output_tokens_max=2_048,
+    versions=(
+        Version(version="1", **lora("sql", "legal")),
+        Version(version="2", **lora("sql", "mail")),
+    ),
+)
+
+
+def test_an_adapter_is_a_model_of_its_own_on_its_bases_workers() -> None:
+    pools = Pools([BASE])
+    sql = pools.resolve("sql", CALLER, TEAM)
+    assert (sql.pool, sql.limits.name, sql.pinned) == ("base@1", "sql", False)
+    assert sql.adapter is not None
+    assert sql.adapter == pools.resolve("sql@1", CALLER, TEAM).adapter
+    assert pools.resolve("sql@2", CALLER, TEAM).pool == "base@2"
+    assert pools.resolve("mail", CALLER, TEAM).pool == "base@2"  # the default has none
+    assert pools.resolve("base", CALLER, TEAM).adapter is None
+    assert [view.id for view in pools.visible(CALLER, TEAM)] == ["base", "sql", "legal", "mail"]
+    view = pools.view("mail", CALLER, TEAM)
+    assert (view.parent, view.versions, view.pool) == ("base", ("2",), "base@2")
+
+
+@pytest.mark.parametrize("name", ["base:sql", "b:sql", "nothing", "legal@2", "sql@3", "base:"])
+def test_an_unknown_adapter_is_never_the_base(name: str) -> None:
+    with pytest.raises(UnknownModel):
+        Pools([BASE]).resolve(name, CALLER, TEAM)
+
+
+def test_who_may_use_the_base_may_not_use_its_adapters_for_that() -> None:
+    pools = Pools([BASE])
+    for team in (Team(name="t", models=("base",)), Team(name="t", models=("b",))):
+        with pytest.raises(ModelNotAllowed):
+            pools.resolve("sql", CALLER, team)
+        assert [view.id for view in pools.visible(CALLER, team)] == ["base"]
+    only = Team(name="t", models=("sql",))
+    assert pools.resolve("sql", CALLER, only).adapter is not None
+    with pytest.raises(ModelNotAllowed):
+        pools.resolve("base", CALLER, only)
+
+
+def test_another_folder_under_the_same_name_is_another_adapter_to_the_engine() -> None:
+    pools = Pools([BASE])
+    before = pools.resolve("sql", CALLER, TEAM).adapter
+    moved = Adapter(name="sql", weights="adapters/sql-2")
+    pools.update([BASE.model_copy(update={"versions": (Version(version="1", adapters=(moved,)),)})])
+    after = pools.resolve("sql", CALLER, TEAM).adapter
+    assert before is not None
+    assert after is not None
+    assert before.name == after.name
+    assert before.key != after.key
+    with pytest.raises(UnknownModel):
+        pools.resolve("legal", CALLER, TEAM)
+
+
+MANY = Model(
+    name="m",
+    default_version="1",
+    context_tokens_max=8_192,
+    output_tokens_max=2_048,
+    versions=(
+        Version(version="1"),
+        Version(version="fast", takes=Takes(teams=("search",), inflight_below=4)),
+        Version(version="long", context_tokens_max=32_768, takes=Takes(prompt_tokens_min=6_000)),
+        Version(
+            version="longer", context_tokens_max=131_072, takes=Takes(prompt_tokens_min=30_000)
+        ),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("team", "tokens", "inflight", "version"),
+    [
+        ("mail", 100, 4, "1"),
+        ("mail", 100, 3, "fast"),  # it has little to do
+        ("search", 100, 400, "fast"),  # its own team's version, whatever it has to do
+        ("search", 100, None, "1"),  # no worker of it is ready
+        ("search", 6_000, 0, "long"),
+        ("mail", 29_999, None, "long"),
+        ("mail", 30_000, 0, "longer"),
+    ],
+)
+def test_versions_take_requests_by_length_team_and_load(
+    team: str, tokens: int, inflight: int | None, version: str
+) -> None:
+    pools = Pools([MANY])
+    pools.inflight_of = lambda _: inflight
+    route = pools.choose(pools.resolve("m", CALLER, TEAM), team, tokens)
+    assert (route.version, route.pool, route.model) == (version, f"m@{version}", "m")
+    assert route.longer_pool == (None if version == "longer" else "m@longer")
+    pinned = pools.choose(pools.resolve("m@1", CALLER, TEAM), team, tokens)
+    assert (pinned.version, pinned.longer_pool) == ("1", None)
+
+
+def test_validation_goes_by_the_longest_context_that_may_take_it() -> None:
+    pools = Pools([MANY])
+    route = pools.resolve("m", CALLER, TEAM)
+    assert (route.limits.context_tokens_max, route.widest.context_tokens_max) == (8_192, 131_072)
+    assert pools.resolve("m@1", CALLER, TEAM).widest.context_tokens_max == 8_192
+    assert pools.view("m", CALLER, TEAM).context_tokens_max == 131_072
