@@ -42,6 +42,9 @@ from inferd.workers.states import WorkerState
 LAST_WORDS_S: Final = 5.0
 """For error events and closing connections after the grace is over."""
 
+SIGNAL_DONE, SIGNAL_FAILED = 200, 409
+"""How a signal's action ended, in the audit log as if it had been asked by HTTP."""
+
 log = logging.getLogger(__name__)
 
 
@@ -216,8 +219,11 @@ class App:
         while True:
             await self._reload_asked.wait()
             self._reload_asked.clear()
+            status = SIGNAL_FAILED
             with contextlib.suppress(ConfigError):  # logged with its problems; what runs goes on
                 await self.node.reload()
+                status = SIGNAL_DONE
+            self.node.acted("SIGHUP", status)
 
     def _flushed(self, flush: Flush) -> None:
         self.metrics.writer_batch_rows.observe(flush.written)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from inferd import logs
 from inferd.api.access import Access
 from inferd.api.admin import AdminApi
+from inferd.api.bill_routes import BillApi
 from inferd.api.files import FilesApi
 from inferd.api.inference_endpoint import InferenceEndpoint
 from inferd.api.key_admin import KeyAdmin
@@ -23,6 +24,7 @@ from inferd.api.node_admin import NodeAdmin
 from inferd.api.node_routes import NodeApi
 from inferd.api.operations import OPERATIONS
 from inferd.api.probes import Probes
+from inferd.api.refusals import Refusals
 from inferd.api.routes import admin_app, public_app
 from inferd.api.uploads import UploadsApi
 from inferd.batch.objects import FileStore
@@ -43,7 +45,7 @@ from inferd.quota.keys import KeyIndex
 from inferd.quota.prices import PriceList
 from inferd.routing.pools import Pools
 from inferd.settlement import Ledger
-from inferd.storage import balances, rollup, unbilled
+from inferd.storage import audit, balances, rollup, unbilled
 from inferd.storage.usage import record
 from inferd.workers.records import Records
 from inferd.workers.spec import pools_from_config
@@ -119,6 +121,7 @@ class Node:
         keys.watch(self._key_changed)
         self.prices = PriceList(config.models)
         self.budgets = Budgets(config.teams, config.billing.currency, utc_now_us())
+        self.refusals = Refusals()
         self.estimator = Estimator()
         self.fleet = fleet = Fleet(metrics=metrics, record=partial(record, db), rng=rng)
         self.fleet.apply(config.models)
@@ -185,13 +188,15 @@ class Node:
             *UploadsApi(self.access, self.files, self.config.server).routes(),
         ]
         origins = self.config.server.cors_origins
-        return public_app(endpoints, models, self._probes(), count, origins, stored)
+        note = self.refusals.note
+        return public_app(endpoints, models, self._probes(), count, origins, stored, note)
 
     def admin_app(self, admin_key: str) -> ASGIApp:
         """What admins and ops reach."""
         keys = AdminApi(KeyAdmin(self.keys, lambda: self.config))
-        node = NodeApi(NodeAdmin(self))
-        return admin_app(keys, node, self._probes(), admin_key, self.metrics.http_request)
+        apis = (keys, NodeApi(NodeAdmin(self)), BillApi(self))
+        count = self.metrics.http_request
+        return admin_app(apis, self._probes(), admin_key, count, partial(audit.record, self.db))
 
     def _file_store(self, objects: ObjectStore) -> FileStore:
         return FileStore(
@@ -259,6 +264,20 @@ class Node:
         self.metrics.config_reloads["applied"].inc()
         log.info("reload applied", extra={"changes": [type(change).__name__ for change in changes]})
         return changes
+
+    def acted(self, action: str, status: int) -> None:
+        """Write down what was done to this node by other ways than the admin API."""
+        audit.record(
+            self.db,
+            audit.Action(
+                ts_us=utc_now_us(),
+                actor="signal",
+                action=action,
+                target=str(self.loaded.path),
+                status=status,
+                request_id="",
+            ),
+        )
 
     def _read_again(self) -> LoadedConfig:
         loaded = load_config(self.loaded.path)

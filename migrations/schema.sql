@@ -1,6 +1,6 @@
 -- Generated: the schema after the last migration. Never edited by hand; made with
 -- python -c 'from inferd.storage import migrate; migrate.write_schema()'
-PRAGMA user_version = 8;
+PRAGMA user_version = 9;
 
 CREATE TABLE keys (
     id TEXT PRIMARY KEY,
@@ -158,4 +158,14 @@ CREATE INDEX upload_parts_by_upload ON upload_parts (upload_id);
 
 CREATE TABLE store_owner (
     id TEXT PRIMARY KEY
+) STRICT;
+
+CREATE TABLE audit (
+    id INTEGER PRIMARY KEY,
+    ts_us INTEGER NOT NULL,
+    actor TEXT NOT NULL,
+    action TEXT NOT NULL,
+    target TEXT NOT NULL,
+    status INTEGER NOT NULL,
+    request_id TEXT NOT NULL
 ) STRICT;

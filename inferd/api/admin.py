@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from inferd.api.audit import TARGET_KEY
 from inferd.api.fields import (
     as_array,
     as_object,
@@ -111,7 +112,9 @@ class AdminApi:
         fields = await body_fields(http, _CREATE)
         if "team" not in fields:
             raise missing("team")
-        return await self._keys.create(**fields)
+        key = await self._keys.create(**fields)
+        http.scope[TARGET_KEY] = f"{key['id']} of team {key['team']}"
+        return key
 
     async def _verify_key(self, http: Request) -> Answer:
         fields = await body_fields(http, _VERIFY)

@@ -43,14 +43,24 @@ _log: Final = logging.getLogger(__name__)
 
 Count = Callable[[str, str, int], None]
 """Counts one answer: route pattern, method, status."""
+Refused = Callable[[RequestRecord, str, int], None]
+"""Notes an answer for whoever asks why: record, route pattern, status."""
 
 
 class Envelope:
     """Wraps the application of one listener. `operator`: its clients are admins, who see more."""
 
-    def __init__(self, app: ASGIApp, *, count: Count, operator: bool = False) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        count: Count,
+        refused: Refused | None = None,
+        operator: bool = False,
+    ) -> None:
         self._app = app
         self._count = count
+        self._refused = refused
         self._operator = operator
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -104,6 +114,8 @@ class Envelope:
         route = getattr(scope.get("route"), "path", NO_ROUTE)
         status = record.status or STATUS_CLIENT_GONE
         self._count(route, scope["method"], status)
+        if self._refused is not None:
+            self._refused(record, route, status)
         level = logging.DEBUG if route in _QUIET else logging.INFO
         if _access_log.isEnabledFor(level):
             _access_log.log(level, "request", extra=_fields(record, scope, route, status))

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from typing import Protocol
 
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
 from inferd.api import openapi
-from inferd.api.admin import AdminApi
 from inferd.api.admin_auth import AdminAuth
+from inferd.api.audit import Audit
 from inferd.api.cors import Cors
 from inferd.api.inference_endpoint import InferenceEndpoint
-from inferd.api.middleware import Count, Envelope
+from inferd.api.middleware import Count, Envelope, Refused
 from inferd.api.models import Models
-from inferd.api.node_routes import NodeApi
 from inferd.api.probes import Probes
+from inferd.storage.audit import Action
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 """On the admin listener, reachable without the admin key."""
+
+
+class HasRoutes(Protocol):
+    """A part of the admin API."""
+
+    def routes(self) -> list[Route]: ...
 
 
 def public_app(
@@ -28,6 +35,7 @@ def public_app(
     count: Count,
     cors_origins: Collection[str] = (),
     stored: Iterable[Route] = (),
+    refused: Refused | None = None,
 ) -> ASGIApp:
     """What teams reach. `stored`: paths of what is kept for them."""
     router = Router(
@@ -43,21 +51,26 @@ def public_app(
         redirect_slashes=False,
     )
     app = Cors(router, cors_origins) if cors_origins else router
-    return Envelope(app, count=count)
+    return Envelope(app, count=count, refused=refused)
 
 
 def admin_app(
-    admin: AdminApi, node: NodeApi, probes: Probes, admin_key: str, count: Count
+    apis: Iterable[HasRoutes],
+    probes: Probes,
+    admin_key: str,
+    count: Count,
+    note: Callable[[Action], object],
 ) -> ASGIApp:
-    """What admins and ops reach, on loopback."""
+    """What admins and ops reach, on loopback; `note` takes what they did."""
     router = Router(
         [
-            *admin.routes(),
-            *node.routes(),
+            *[route for api in apis for route in api.routes()],
             Route("/healthz", probes.healthz, methods=["GET"]),
             Route("/readyz", probes.readyz_detailed, methods=["GET"]),
             Route("/metrics", probes.metrics, methods=["GET"]),
         ],
         redirect_slashes=False,
     )
-    return Envelope(AdminAuth(router, admin_key, OPEN_PATHS), count=count, operator=True)
+    return Envelope(
+        AdminAuth(Audit(router, note), admin_key, OPEN_PATHS), count=count, operator=True
+    )

@@ -14,12 +14,15 @@ from typing import Protocol, TypeVar
 import typer
 
 from inferd.api.key_admin import Answer, KeyAdmin
-from inferd.cli.admin_client import connect
+from inferd.cli.admin_client import actor, connect
 from inferd.cli.failure import FAILED, tell
 from inferd.cli.server_place import find_server
+from inferd.clock import utc_now_us
 from inferd.config.load import LoadedConfig, load_config
+from inferd.config.schema import Config
 from inferd.errors import InferdError
 from inferd.quota.keys import KeyIndex
+from inferd.storage import audit
 from inferd.storage.database import Database
 from inferd.storage.lock import SERVE, StateDirHeld, hold
 
@@ -74,7 +77,51 @@ async def open_admin(config: LoadedConfig, purpose: str) -> AsyncIterator[Admin]
         writer = group.create_task(db.run())
         stack.callback(writer.cancel)
         teams = [team.name for team in config.config.teams]
-        yield KeyAdmin(await KeyIndex.load(db, teams), lambda: config.config)
+        keys = await KeyIndex.load(db, teams)
+        yield _NotedKeys(keys, lambda: config.config, db)
+
+
+class _NotedKeys(KeyAdmin):
+    """Writes its actions down, as the running server does with those of its admin API."""
+
+    def __init__(self, keys: KeyIndex, config: Callable[[], Config], db: Database) -> None:
+        super().__init__(keys, config)
+        self._db = db
+
+    async def create(
+        self,
+        team: str,
+        name: str = "",
+        expires_s: float | None = None,
+        models: Sequence[str] | None = None,
+        limits: Mapping[str, float] | None = None,
+    ) -> Answer:
+        key = await super().create(team, name, expires_s, models, limits)
+        self._note("keys create", f"{key['id']} of team {team}")
+        return key
+
+    async def rotate(self, key_id: str, grace_s: float = 0.0) -> Answer:
+        key = await super().rotate(key_id, grace_s)
+        self._note("keys rotate", key_id)
+        return key
+
+    async def revoke(self, key_id: str) -> Answer:
+        key = await super().revoke(key_id)
+        self._note("keys revoke", key_id)
+        return key
+
+    def _note(self, action: str, target: str) -> None:
+        audit.record(
+            self._db,
+            audit.Action(
+                ts_us=utc_now_us(),
+                actor=actor(),
+                action=f"inferd {action}",
+                target=target,
+                status=0,
+                request_id="",
+            ),
+        )
 
 
 async def _run(config: Path, purpose: str, action: Callable[[Admin], Awaitable[T]]) -> T:

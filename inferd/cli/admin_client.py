@@ -6,6 +6,8 @@ command is the same with and without a server.
 
 from __future__ import annotations
 
+import getpass
+import os
 from codecs import getincrementaldecoder
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -91,6 +93,15 @@ class AdminClient:
             ) as response:
                 return self._answer(response.status, await _whole(response))
 
+    async def metrics(self) -> str:
+        """The server's metrics in Prometheus' text format. Raises AdminError."""
+        with self._told():
+            async with self._session.get("/metrics", allow_redirects=False) as response:
+                body = await _whole(response)
+                if response.status != 200:  # noqa: PLR2004
+                    self._answer(response.status, body)
+                return body.decode("utf-8", "replace")
+
     async def output(self, worker: str, *, lines: int, follow: bool) -> AsyncGenerator[str]:
         """A worker's last lines of output, in pieces as they come. Raises AdminError."""
         path = f"workers/{quote(worker, safe='')}/output?lines={lines}&follow={int(follow)}"
@@ -160,11 +171,24 @@ async def connect(address: str, state_dir: Path) -> AsyncIterator[AdminClient]:
     timeout = aiohttp.ClientTimeout(total=ANSWER_S, sock_connect=CONNECT_S)
     async with aiohttp.ClientSession(
         f"http://{target}",
-        headers={"authorization": f"Bearer {key}", "accept": "application/json"},
+        headers={
+            "authorization": f"Bearer {key}",
+            "accept": "application/json",
+            "x-inferd-actor": actor(),
+        },
         timeout=timeout,
         trust_env=False,
     ) as session:
         yield AdminClient(session, target, state_dir / KEY_FILE)
+
+
+def actor() -> str:
+    """Who runs this command, for the audit log: what the system says, else a number."""
+    try:
+        name = getpass.getuser()
+    except (OSError, KeyError):
+        name = str(os.getuid())
+    return name.encode("ascii", "replace").decode()
 
 
 def _reachable(address: str) -> str:

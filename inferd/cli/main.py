@@ -14,17 +14,22 @@ import typer
 from typer.core import TyperGroup
 
 from inferd.cli import (
+    audit,
     chat,
     config,
     engine,
     keys,
     logs,
     pools,
+    reconcile,
     reload,
     serve,
     simulate,
     status,
     teams,
+    top,
+    usage,
+    why,
     workers,
 )
 from inferd.cli.failure import FAILED, USAGE, tell
@@ -42,7 +47,8 @@ PANELS = {
     "Set up": ("engine", "init", "check", "config"),
     "Teams": ("teams", "keys"),
     "Run": ("serve", "reload", "chat"),
-    "Look": ("status", "pools", "workers", "logs", "simulate"),
+    "Look": ("status", "top", "pools", "workers", "logs", "why", "simulate"),
+    "Bill": ("usage", "reconcile", "audit"),
 }
 """The panels of the first screen and what is in each, in order."""
 
@@ -106,9 +112,14 @@ def make_app() -> typer.Typer:
         chat,
         status,
         pools,
+        top,
         workers,
         logs,
+        why,
         simulate,
+        usage,
+        reconcile,
+        audit,
     ):
         module.register(app)
     return app

@@ -6,6 +6,7 @@ from dataclasses import astuple, dataclass
 from functools import partial
 
 from inferd.storage.database import Cursor, Database
+from inferd.storage.rollup import Readable
 
 _INSERT = """
 INSERT INTO unbilled_attempts (request_id, ts_us, worker, reason, prompt_tokens, cached_tokens,
@@ -40,7 +41,7 @@ def _insert(attempt: UnbilledAttempt, cursor: Cursor) -> None:
     cursor.execute(_INSERT, astuple(attempt))
 
 
-async def of_request(db: Database, request_id: str) -> list[UnbilledAttempt]:
+async def of_request(db: Readable, request_id: str) -> list[UnbilledAttempt]:
     """The attempts of one request, in the order of their ends."""
     found = await db.read(
         "SELECT * FROM unbilled_attempts WHERE request_id = ? ORDER BY rowid", (request_id,)

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 
 from inferd.errors import StorageError
 from inferd.storage.database import Cursor, Database, Row
+from inferd.storage.rollup import Readable
 
 Dimension = Literal["team", "key_id", "model", "version", "pool", "worker", "priority", "outcome"]
 ROWS_MAX = 1_000
@@ -93,12 +94,12 @@ class UsageSum:
     estimated_requests: int
 
 
-_COLUMNS = tuple(field.name for field in fields(UsageRow))
-_COLUMN_LIST = ", ".join(_COLUMNS)
-_values = attrgetter(*_COLUMNS)
+COLUMNS = tuple(field.name for field in fields(UsageRow))
+_COLUMN_LIST = ", ".join(COLUMNS)
+_values = attrgetter(*COLUMNS)
 
 _INSERT = f"""
-INSERT INTO requests ({_COLUMN_LIST}) VALUES ({", ".join("?" * len(_COLUMNS))})
+INSERT INTO requests ({_COLUMN_LIST}) VALUES ({", ".join("?" * len(COLUMNS))})
 ON CONFLICT (request_id) DO NOTHING
 """  # noqa: S608 - made of field names
 
@@ -151,6 +152,27 @@ async def rows(db: Database, where: UsageFilter = _EVERYTHING, limit: int = 100)
         parameters | {"limit": min(limit, ROWS_MAX)},
     )
     return [_row(row) for row in found]
+
+
+async def find(db: Readable, request_id: str) -> UsageRow | None:
+    """The row of a request, by its own id or its response's."""
+    for column in ("request_id", "response_id"):
+        found = await db.read(
+            f"SELECT {_COLUMN_LIST} FROM requests WHERE {column} = ?",  # noqa: S608 - names
+            (request_id,),
+        )
+        if found:
+            return _row(found[0])
+    return None
+
+
+def export_query(where: UsageFilter) -> tuple[str, dict[str, Any]]:
+    """A SELECT of the rows that match, oldest first, in the columns of `COLUMNS`."""
+    condition, parameters = _where(where)
+    return (
+        f"SELECT {_COLUMN_LIST} FROM requests {condition} ORDER BY ts_us, rowid",  # noqa: S608
+        parameters,
+    )
 
 
 def insert(row: UsageRow, cursor: Cursor) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 
 import orjson
 
+from inferd.clock import utc_now_us
 from inferd.errors import ShuttingDown, UpstreamError, WorkerTimeout, WorkerUnreachable
 from inferd.inference import ModelKind
 from inferd.workers import engine
@@ -145,6 +146,7 @@ class AttachedWorker(WorkerBase):
             self.client.speaks_sglang = await self._reports_loads()
             if self.client.speaks_sglang:
                 await self._check_kind()
+                await self._begin_counting()
 
     async def _reports_loads(self) -> bool:
         """Whether it has SGLang's load reports, and so its aborts; False only if it says so.
@@ -166,6 +168,22 @@ class AttachedWorker(WorkerBase):
             raise _Unusable(
                 f"its kind is {kind}, not {self.spec.kind}: correct `url`, or the model's `kind`"
             )
+
+    async def _begin_counting(self) -> None:
+        """Its counters hold what others had of it: the ledger is held against what comes now.
+
+        One that was lost for a while is counted on, unless it was started again meanwhile.
+        """
+        status, body = await self.client.get(engine.METRICS_PATH, PROBE_S_MAX)
+        if status != OK:
+            return
+        try:
+            now = engine.parse_counters(body.decode("utf-8", "replace"))
+        except ValueError:
+            return
+        restarted = now.prompt_tokens < self.counted_from.prompt_tokens
+        if self.counted_since_us is None or restarted:
+            self.counted_from, self.counted_since_us = now, utc_now_us()
 
     async def _check_models(self) -> None:
         status, body = await self.client.get(engine.MODELS_PATH, PROBE_S_MAX)

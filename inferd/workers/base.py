@@ -80,6 +80,10 @@ class WorkerBase:
         self.on_loads: Callable[[engine.Loads], None] | None = None
         """Told of every load report."""
         """The engine's last report; None: unknown, which is neither idle nor full."""
+        self.counted_from = engine.Counters(0, 0, 0)
+        """Where the engine's counters were when this gateway began to use it."""
+        self.counted_since_us: int | None = None
+        """When that was; None: at its own start, or it tells none."""
         self.gpus_lacking = 0
         """How many GPUs it needed when it failed because they were not free."""
         self.outlook = ""

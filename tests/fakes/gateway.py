@@ -84,6 +84,7 @@ def config_text(
     server: Section | None = None,
     model: Section | None = None,
     queue: Section | None = None,
+    version: Section | None = None,
     team: Section | None = None,
     more: str = "",
 ) -> str:
@@ -97,7 +98,7 @@ def config_text(
             "[models.queue]",
             toml(queue or {}),
             "[[models.versions]]",
-            toml({"version": "1", "attached": workers}),
+            toml({"version": "1", "attached": workers, **(version or {})}),
             "[[teams]]",
             toml({"name": TEAM, **(team or {})}),
             more,

@@ -1,0 +1,63 @@
+"""`inferd why REQUEST_ID`: one request's life on one screen."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from inferd.cli.config import CONFIG, AsJson, ConfigPath
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Answer = dict[str, Any]
+
+
+def register(parent: typer.Typer) -> None:
+    """Add `why` to the command line."""
+    parent.command()(why)
+
+
+def why(
+    request_id: Annotated[
+        str, typer.Argument(metavar="REQUEST_ID", help="The x-request-id, or the response's id.")
+    ],
+    as_json: AsJson = False,
+    config: ConfigPath = CONFIG,
+) -> None:
+    """Show what became of one request, and why.
+
+    Waits, placement, speed, tokens and cost, or the reason of its refusal.
+    """
+    answer = _life(request_id.strip(), config)
+    if as_json:
+        typer.echo(json.dumps(answer))
+        return
+    from inferd.cli.bill_reading import currency
+    from inferd.cli.bill_view import life_view, refusal_view
+    from inferd.cli.tables import show
+
+    refused = answer["object"] == "refusal"
+    show(refusal_view(answer) if refused else life_view(answer, currency(config)))
+
+
+def _life(request_id: str, config: Path) -> Answer:
+    """From the running server, which also knows what it refused a moment ago; else the file."""
+    import asyncio
+
+    from inferd.api.bill_admin import life_of
+    from inferd.cli.bill_reading import run
+    from inferd.cli.server_place import find_server
+
+    place = find_server(config)
+    if place.holder() is None:
+        return run(config, lambda db: life_of(db, request_id))
+
+    async def ask() -> Answer:
+        async with place.admin() as admin:
+            return await admin.call("GET", f"requests/{quote(request_id, safe='')}")
+
+    return asyncio.run(ask())
