@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import orjson
 
 from inferd.clock import monotonic
+from inferd.edges import Edges
 from inferd.errors import (
     ContextLengthExceeded,
     DeadlineExceeded,
@@ -93,6 +94,7 @@ class Dispatch:
         pairs: Pairs | None = None,
     ) -> None:
         self._ledger = ledger
+        self._edges = Edges(ledger.exact, ledger.buckets, schedulers)
         self._schedulers = schedulers
         self._clients = clients
         self._weight_of = weight_of
@@ -112,6 +114,9 @@ class Dispatch:
             DeadlineExceeded: `request.deadline` passed.
         """
         with self._counted(), self._ledger.open(request) as settlement:
+            if self._edges.decide(request):
+                request = await self._edges.count(request)
+                settlement.counted(request)
             settlement.reserve()  # 1 bucket
             try:
                 async with asyncio.timeout_at(request.deadline):

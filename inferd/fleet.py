@@ -14,7 +14,7 @@ from typing import Final
 from inferd.clock import utc_now_us
 from inferd.config.schema import Model, Queue
 from inferd.errors import NoWorker
-from inferd.inference import SYSTEM_TEAM, Endpoint, Outcome, Priority, Usage, new_request_id
+from inferd.inference import SYSTEM_TEAM, Endpoint, Outcome, Priority, new_request_id
 from inferd.metrics import Metrics
 from inferd.routing.pools import pool_id
 from inferd.routing.scheduler import Scheduler
@@ -26,6 +26,7 @@ from inferd.workers.client import WorkerClient
 from inferd.workers.engine import Loads
 from inferd.workers.spec import Side
 from inferd.workers.states import WorkerState
+from inferd.workers.warm_up import WarmUp
 from inferd.workers.watchdog import NOTHING, Expectation
 
 STARTING: Final = frozenset({WorkerState.SPAWNING, WorkerState.LOADING, WorkerState.WARMING})
@@ -44,6 +45,7 @@ class Fleet:
         self.watch: Watch | None = None
         self.decoders: dict[str, Scheduler] = {}
         """The decode side of each split pool, by the pool's name."""
+        self.on_ready: Callable[[WorkerBase], None] | None = None
         self._leaving: dict[str, Scheduler] = {}
         self._metrics = metrics
         self._record = record
@@ -100,6 +102,8 @@ class Fleet:
                 self.clients[worker.id] = worker.client
                 scheduler.target_up(worker.id, worker.inflight_max)
                 self._follow_adapters(worker, scheduler)
+                if self.on_ready is not None:
+                    self.on_ready(worker)
             elif after is WorkerState.DRAINING:
                 scheduler.target_draining(worker.id)
             elif before in (WorkerState.READY, WorkerState.DRAINING):
@@ -112,10 +116,11 @@ class Fleet:
         if self.watch is not None:
             self.watch(worker, before, after)
 
-    def warmed(self, worker: WorkerBase, usage: Usage, ttft_s: float, tpot_s: float) -> None:
+    def warmed(self, worker: WorkerBase, warm: WarmUp) -> None:
         """The warm-up's tokens go to the system team, so that ledger and engine agree."""
         if scheduler := self._scheduler_of(worker):
-            scheduler.target_warmed(usage.prompt_tokens - usage.cached_tokens, ttft_s, tpot_s)
+            scheduler.target_warmed(warm.new_tokens, warm.ttft_s, warm.tpot_s)
+        usage = warm.usage
         model, _, version = worker.pool.rpartition("@")
         self._record(
             UsageRow(
@@ -137,9 +142,9 @@ class Fleet:
                 reasoning_tokens=usage.reasoning_tokens,
                 estimated=usage.estimated,
                 queue_wait_s=0.0,
-                ttft_s=ttft_s,
-                tpot_s=tpot_s,
-                duration_s=ttft_s + tpot_s * max(usage.completion_tokens - 1, 0),
+                ttft_s=warm.ttft_s,
+                tpot_s=warm.tpot_s,
+                duration_s=warm.ttft_s + warm.tpot_s * max(usage.completion_tokens - 1, 0),
                 placement_reason="warm_up",
                 attempts=1,
                 outcome=Outcome.COMPLETED,

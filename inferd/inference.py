@@ -203,6 +203,10 @@ class InferenceRequest:
     """The LoRA adapter that answers, on the pool's weights."""
     longer_pool: str | None = None
     """Where a prompt goes that turns out to be too long for `pool`."""
+    context_tokens_max: int = 0
+    """Of its model: prompt and output together; 0: unknown."""
+    counted: bool = False
+    """`prompt_tokens_estimated` is no estimate: the model's own tokenizer has counted."""
 
     @property
     def public_model(self) -> str:

@@ -32,6 +32,7 @@ from inferd.clock import monotonic, utc_now_us
 from inferd.config.change import Change
 from inferd.config.load import LoadedConfig, load_config
 from inferd.config.reload import TeamRemoved, diff, needing_restart
+from inferd.count_checks import CountChecks
 from inferd.dispatch import Dispatch
 from inferd.errors import ConfigError, ProvisionError
 from inferd.fleet import Fleet
@@ -128,6 +129,9 @@ class Node:
         self.pools.inflight_of = self.fleet.inflight_of
         self.fleet.watch = watch
         self.ledger = self._open_ledger()
+        self.exact = self.ledger.exact
+        self.count_checks = CountChecks(self.exact)
+        self.fleet.on_ready = self.count_checks.ready
         self.dispatch = Dispatch(
             ledger=self.ledger,
             schedulers=self.fleet.schedulers,
@@ -220,6 +224,7 @@ class Node:
             ("balance keeper", self._keep_balances()),
             ("ledger keeper", rollup.keep(self.db, lambda: self.config.billing.rows_kept_days)),
             ("file sweeper", self.files.run()),
+            ("tokenizer checks", self.count_checks.run()),
         ]
 
     async def restore(self) -> None:

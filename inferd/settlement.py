@@ -12,6 +12,7 @@ from inferd.clock import monotonic, utc_now_us
 from inferd.errors import DeadlineExceeded, InferdError
 from inferd.inference import InferenceRequest, Outcome, Usage
 from inferd.metrics import Metrics
+from inferd.quota.exact_counts import ExactCounts
 from inferd.routing.admission import ttft_target_s
 from inferd.storage.unbilled import UnbilledAttempt
 from inferd.storage.usage import UsageRow
@@ -62,6 +63,7 @@ class Ledger:
         self.buckets = buckets
         self.budgets = budgets
         self.prices = prices
+        self.exact = ExactCounts()
         self.estimator = estimator
         self.metrics = metrics
         self.targets_of = targets_of
@@ -154,6 +156,11 @@ class Settlement:
             model=request.pool.rpartition("@")[0],
             key_id=request.key_id,
         )
+
+    def counted(self, request: InferenceRequest) -> None:
+        """Its prompt was counted, before anything was claimed for it."""
+        assert self._reservation is None
+        self._request = request
 
     def placed(self, lease: Lease, response_id: str, decoding: Lease | None = None) -> None:
         """A worker was chosen: one more attempt. In a split pool another one makes the answer."""
@@ -296,6 +303,8 @@ class Settlement:
         if usage.prompt_tokens and not usage.estimated:
             # Under the public name, as it is estimated: aliases and versions learn together.
             ledger.estimator.learn(row.model, self._request.prompt_bytes, usage.prompt_tokens)
+            if self._request.counted and self._request.choices == 1:
+                ledger.exact.billed(self._request, usage.prompt_tokens)
 
     def _ttft_s(self) -> float | None:
         """Of a stream only: the one body of another answer says nothing of its first token."""

@@ -209,6 +209,7 @@ class InferenceEndpoint:
             echo=parsed.echo,
             adapter=route.adapter,
             longer_pool=route.longer_pool,
+            context_tokens_max=limits.context_tokens_max,
         )
 
     def _prefix(

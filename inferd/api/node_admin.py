@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from inferd.dispatch import Dispatch
     from inferd.fleet import Fleet
     from inferd.quota.buckets import Buckets, PairState
+    from inferd.quota.exact_counts import ExactCounts
     from inferd.workers.base import WorkerBase
     from inferd.workers.supervisor import Supervisor
 
@@ -37,6 +38,7 @@ class Node(Protocol):
     buckets: Buckets
     dispatch: Dispatch
     fleet: Fleet
+    exact: ExactCounts
     supervisor: Supervisor
 
     async def reload(self) -> list[Change]: ...
@@ -136,6 +138,7 @@ class NodeAdmin:
             "model": model,
             "version": version,
             "state": node.fleet.pool_state(pool),
+            "counts_exactly": node.exact.knows(pool),
             "waiting": {priority.value: count for priority, count in snapshot.waiting.items()},
             "waiting_by_team": snapshot.waiting_by_team,
             "oldest_wait_s": snapshot.oldest_wait_s,

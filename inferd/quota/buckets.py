@@ -245,12 +245,16 @@ class Buckets:
                 assert taken
         return Reservation(account, pairs, tokens)
 
-    def shortest(self, team: str, now: float, *, model: str, key_id: str) -> float:
-        """Tokens that are there at most for such a request now; infinity without a limit."""
+    def edges(self, team: str, now: float, *, model: str, key_id: str) -> list[float]:
+        """Numbers of tokens at which such a request is refused: balances and sizes of buckets."""
         account = self._accounts.get(team)
         pairs = account.pairs(model, key_id) if account else []
-        buckets = [pair.tokens for pair in pairs if pair.tokens is not None]
-        return min((bucket.balance_at(now) for bucket in buckets), default=math.inf)
+        return [
+            edge
+            for pair in pairs
+            if pair.tokens is not None
+            for edge in (pair.tokens.balance_at(now), pair.tokens.burst)
+        ]
 
     def balances(self, now: float) -> list[Balance]:
         """What every bucket holds, open reservations taken as spent."""

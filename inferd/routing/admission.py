@@ -14,6 +14,7 @@ from typing import Final
 
 from inferd.config.schema import Targets
 from inferd.errors import InferdError, Shed, WaitTooLong
+from inferd.inference import Priority
 from inferd.routing.account import Account
 from inferd.routing.fair_queue import FairQueue
 from inferd.routing.ticket import Ticket
@@ -147,6 +148,15 @@ class Admission:
             )
         if now + self._queue_s(ticket) > ticket.latest:
             raise self.late(ticket, now)
+
+    def turns_on_tokens(self, priority: Priority, low: int, high: int, now: float) -> bool:
+        """Whether it depends on the tokens of a new prompt if it can be answered in time."""
+        account = self._account
+        if not account.conditions.refuse_late or priority is Priority.BATCH:
+            return False
+        if any(not target.leases and target.ready for target in account.load.targets):
+            return False
+        return self._can_answer(low, now) != self._can_answer(high, now)
 
     def late(self, ticket: Ticket, now: float) -> InferdError:
         """The refusal of a ticket that no worker can answer in time."""

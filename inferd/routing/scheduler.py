@@ -162,6 +162,10 @@ class Scheduler(LeaseOwner):
         """What a request costs its team's share: tokens, as dear as uncached prompt tokens."""
         return self._account.bill(usage)
 
+    def turns_on_tokens(self, priority: Priority, low: int, high: int) -> bool:
+        """Whether a prompt is let in now if it has `low` tokens, but not if it has `high`."""
+        return self._admission.turns_on_tokens(priority, low, high, monotonic())
+
     def snapshot(self) -> SchedulerSnapshot:
         return snapshot(self.pool, self._queue, self._account, monotonic())
 

@@ -18,10 +18,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
 
 from inferd import clock
-from inferd.inference import Usage
 
 if TYPE_CHECKING:
     from inferd.workers.base import WorkerBase
+    from inferd.workers.warm_up import WarmUp
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class Observer(Protocol):
     def worker_changed(self, worker: WorkerBase, before: WorkerState, after: WorkerState) -> None:
         """`worker` is now in `after`."""
 
-    def warmed(self, worker: WorkerBase, usage: Usage, ttft_s: float, tpot_s: float) -> None:
+    def warmed(self, worker: WorkerBase, warm: WarmUp) -> None:
         """`worker` has answered its warm-up prompts: what they cost and how fast it was."""
 
     def suspected(self, worker: WorkerBase, *, suspected: bool) -> None:

@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from inferd.errors import NotFound
-from inferd.inference import Usage
 from inferd.metrics import Metrics
 from inferd.workers.adoption import end_found
 from inferd.workers.base import Node, WorkerBase
@@ -25,6 +24,7 @@ from inferd.workers.place import Place
 from inferd.workers.records import Records
 from inferd.workers.spec import PoolSpec
 from inferd.workers.states import Observer, WorkerState
+from inferd.workers.warm_up import WarmUp
 from inferd.workers.watchdog import NOTHING, Expectation
 
 __all__ = ["Observer", "Supervisor"]
@@ -162,8 +162,8 @@ class Supervisor:
         self._places[worker.id].moved(after)
         self._roll()
 
-    def warmed(self, worker: WorkerBase, usage: Usage, ttft_s: float, tpot_s: float) -> None:
-        self._observer.warmed(worker, usage, ttft_s, tpot_s)
+    def warmed(self, worker: WorkerBase, warm: WarmUp) -> None:
+        self._observer.warmed(worker, warm)
 
     def suspected(self, worker: WorkerBase, *, suspected: bool) -> None:
         self._observer.suspected(worker, suspected=suspected)

@@ -1,7 +1,7 @@
 """The first prompts of a worker: does it answer sensibly, how fast is it, what did that cost.
 
-The first one makes the engine do what it does only once; the other two are measured, so that the
-difference of their lengths gives the time per token.
+The first one makes the engine do what it does only once; the next is measured to its first token;
+the last is its longer twin, so that the difference gives the time per token.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ class WarmUp:
     """What the prompts have shown; `ttft_s` and `tpot_s` are those of an idle worker."""
 
     usage: Usage
+    """Of all of them: the bill."""
     ttft_s: float
     tpot_s: float
+    new_tokens: int
+    """Prompt tokens that were computed within `ttft_s`."""
 
 
 async def warm_up(
@@ -65,12 +68,13 @@ async def warm_up(
         ),
         ttft_s=first_s,
         tpot_s=0.0 if side is Side.PREFILL else max(whole_s - first_s, 0.0) / TOKENS,
+        new_tokens=usages[1].prompt_tokens - usages[1].cached_tokens,
     )
 
 
 async def _embed(client: WorkerClient, model: str, timeout_s: float) -> WarmUp:
     """Two texts: the first makes the engine ready, the second is measured."""
-    tokens, seconds = 0, 0.0
+    tokens, new_tokens, seconds = 0, 0, 0.0
     for text in (GOLDEN, MEASURED):
         start = clock.monotonic()
         answer = await client.complete(
@@ -79,8 +83,10 @@ async def _embed(client: WorkerClient, model: str, timeout_s: float) -> WarmUp:
         seconds = clock.monotonic() - start
         if not answer.get("data") or not isinstance(answer.get("usage"), dict):
             raise UpstreamError("its answer to the warm-up text has no embedding or no usage")
-        tokens += usage_of(answer["usage"]).prompt_tokens
-    return WarmUp(usage=Usage(prompt_tokens=tokens), ttft_s=seconds, tpot_s=0.0)
+        new_tokens = usage_of(answer["usage"]).prompt_tokens
+        tokens += new_tokens
+    usage = Usage(prompt_tokens=tokens)
+    return WarmUp(usage=usage, ttft_s=seconds, tpot_s=0.0, new_tokens=new_tokens)
 
 
 async def _ask(

@@ -158,7 +158,7 @@ class Worker(EngineOwner):
             self._hear()
             known = engine_output.explain(self._heard.lines)
             return f"it failed its warm-up: {known or error.message}"
-        self.observer.warmed(self, self.warm.usage, self.warm.ttft_s, self.warm.tpot_s)
+        self.observer.warmed(self, self.warm)
         return None
 
     async def _load(self, process: EngineProcess, stall_s: float) -> str | None:

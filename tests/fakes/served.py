@@ -41,6 +41,9 @@ default_version = "1"
 context_tokens_max = 4_096
 output_tokens_max = 2_048
 
+[models.targets]
+ttft_ms = 60_000
+
 [[models.versions]]
 version = "1"
 weights = "{weights}"

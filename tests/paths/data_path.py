@@ -21,6 +21,7 @@ from inferd.metrics import Metrics
 from inferd.quota.buckets import Buckets
 from inferd.quota.budgets import Budgets
 from inferd.quota.estimate import Estimator
+from inferd.quota.exact_counts import ExactCounts
 from inferd.quota.prices import PriceList
 from inferd.routing.scheduler import Scheduler
 from inferd.settlement import Ledger
@@ -77,7 +78,13 @@ class CollectedStream:
 class DataPath:
     """Buckets, scheduler, dispatch and ledger, and the workers behind them."""
 
-    def __init__(self, *workers: str, team: Team | None = None, slots: int = 4) -> None:
+    def __init__(
+        self,
+        *workers: str,
+        team: Team | None = None,
+        slots: int = 4,
+        exact: ExactCounts | None = None,
+    ) -> None:
         teams = [team or Team(name="search"), Team(name="other")]
         self.rows: list[UsageRow] = []
         self.buckets = Buckets(teams, monotonic())
@@ -96,6 +103,8 @@ class DataPath:
             record=self.rows.append,
             record_unbilled=self.unbilled.append,
         )
+        if exact is not None:
+            self.ledger.exact = exact
         self.dispatch = Dispatch(
             ledger=self.ledger,
             schedulers={POOL: self.scheduler},

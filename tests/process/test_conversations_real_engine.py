@@ -1,9 +1,13 @@
-"""MT-bench's 80 two-turn conversations through the SDK on the real engine, billed to the token."""
+"""MT-bench's 80 two-turn conversations through the SDK on the real engine, billed to the token.
+
+Every prompt of them is also counted by the model's own tokenizer here: the same to the token.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import openai
@@ -11,6 +15,8 @@ import orjson
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
+from inferd.quota.model_tokenizer import ModelTokenizer
+from tests.fakes.engines import DEMO_MODEL
 from tests.fakes.served import MODEL, Served, engine_tokens, served
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.real_time(timeout_s=420)]
@@ -36,6 +42,7 @@ async def test_every_turn_is_answered_cached_and_billed_as_the_engine_counts(
             for number, turns in enumerate(conversations):
                 group.create_task(conversation(client, turns, told, places, stream=number % 2 == 0))
         await inferd.at_rest()
+        assert "counted exactly where an estimate decides" in inferd.log
         after = await engine_tokens(inferd)
         assert_the_books_agree(inferd, rows_before, told, before, after)
 
@@ -73,6 +80,7 @@ async def conversation(
 ) -> None:
     """Two turns in sequence; the second must find the first in the prefix cache."""
     messages: list[ChatCompletionMessageParam] = []
+    counted = tokenizer()
     async with places:
         for number, turn in enumerate(turns):
             messages.append({"role": "user", "content": turn})
@@ -82,10 +90,20 @@ async def conversation(
             assert usage.prompt_tokens_details is not None
             cached = usage.prompt_tokens_details.cached_tokens or 0
             assert number == 0 or cached > 0
+            assert counted.count_chat(plain(messages)) == usage.prompt_tokens
             told["prompt"] += usage.prompt_tokens
             told["completion"] += usage.completion_tokens
             told["cached"] += cached
             messages.append({"role": "assistant", "content": text})
+
+
+@cache
+def tokenizer() -> ModelTokenizer:
+    return ModelTokenizer.of_folder(DEMO_MODEL)
+
+
+def plain(messages: list[ChatCompletionMessageParam]) -> list[dict[str, str]]:
+    return [{"role": one["role"], "content": str(one.get("content"))} for one in messages]
 
 
 async def whole(

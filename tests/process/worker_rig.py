@@ -23,6 +23,7 @@ from inferd.workers.gpus import Gpus
 from inferd.workers.spec import AttachedSpec, PoolSpec, WorkerSpec
 from inferd.workers.states import WorkerState
 from inferd.workers.supervisor import Supervisor
+from inferd.workers.warm_up import WarmUp
 from inferd.workers.watchdog import NOTHING, Expectation
 from tests.fakes.engines import fake_environment
 
@@ -69,8 +70,8 @@ class Diary:
         self.changes.append(Change(worker.id, after, worker.reason, worker.pid))
         self.written.set()
 
-    def warmed(self, worker: WorkerBase, usage: Usage, ttft_s: float, tpot_s: float) -> None:
-        self.warm_ups.append((worker.id, usage, ttft_s, tpot_s))
+    def warmed(self, worker: WorkerBase, warm: WarmUp) -> None:
+        self.warm_ups.append((worker.id, warm.usage, warm.ttft_s, warm.tpot_s))
 
     def suspected(self, worker: WorkerBase, *, suspected: bool) -> None:
         self.suspicions.append(suspected)

@@ -15,7 +15,6 @@ from prometheus_client import CollectorRegistry
 
 from inferd import clock
 from inferd.config.version import EngineOptions, Workers
-from inferd.inference import Usage
 from inferd.metrics import Metrics
 from inferd.workers import place
 from inferd.workers.base import Node, WorkerBase
@@ -23,6 +22,7 @@ from inferd.workers.client import WorkerClient
 from inferd.workers.spec import AttachedSpec, PoolSpec, WorkerSpec
 from inferd.workers.states import WorkerState, move
 from inferd.workers.supervisor import Supervisor
+from inferd.workers.warm_up import WarmUp
 
 S = WorkerState
 ID = "chat-1-1"
@@ -99,7 +99,7 @@ class Diary:
         if self.serving_least is not None:
             self.serving_least = min(self.serving_least, self.serving)
 
-    def warmed(self, worker: WorkerBase, usage: Usage, ttft_s: float, tpot_s: float) -> None:
+    def warmed(self, worker: WorkerBase, warm: WarmUp) -> None:
         raise AssertionError("scripted workers are not warmed up")
 
     def suspected(self, worker: WorkerBase, *, suspected: bool) -> None:

@@ -40,6 +40,13 @@ async def test_three_answers_are_one_bill() -> None:
     assert (found.usage.prompt_tokens, found.usage.completion_tokens) == (27, 48)
 
 
+async def test_only_the_prompt_that_was_timed_says_what_a_prompt_token_costs() -> None:
+    details = {"cached_tokens": 3}
+    timed = answer(usage={**answer()["usage"], "prompt_tokens_details": details})
+    found = await warm_up(Answering(answer(), timed, answer()), "chat", 1.0)
+    assert found.new_tokens == 6
+
+
 @pytest.mark.parametrize(
     "changes",
     [
