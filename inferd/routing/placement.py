@@ -19,12 +19,12 @@ from xxhash import xxh3_64_intdigest
 
 from inferd.routing.claim import Asked
 from inferd.routing.cost_model import EngineCost
-from inferd.routing.target import Target
+from inferd.routing.target import RATE_S, Target
 
 SLOT_TOKENS: Final = 64
 """What a slot in flight weighs beside its tokens: a step is paid for each running sequence however
 short its answer, so a flood of tiny requests must not look free next to one long answer."""
-RECOMPUTE_WEIGHT: Final = 6.0
+RECOMPUTE_WEIGHT: Final = 10.0
 """EXT: what a prompt's own prefill costs those behind it, beside what it costs itself."""
 HINT_TOKENS: Final = 64
 """A target that was sent something under the same `prompt_cache_key` counts as if it held so much
@@ -32,7 +32,11 @@ more of the prompt: it wins among equals, and no queue is waited in for it."""
 WALL_MS: Final = 20_000.0
 KNEE: Final = 0.7
 """Above this share of the per-token budget a target becomes dearer, steeply."""
-FULL: Final = 0.95
+WARMS: Final = 2.0
+"""How much of a prompt's own prefill the wall counts before it is sent: what is computed once more
+elsewhere fills that target, and takes room from prefixes that are warm there. Without it a holder
+above the knee loses prompts to targets that are above it as soon as they have computed them."""
+FULL: Final = 0.92
 """Above this share it takes nothing, unless it is idle."""
 BATCH_FULL: Final = 0.6
 HOLD_MS: Final = 100.0
@@ -229,6 +233,7 @@ class PredictedTTFT:
         cost = self._conditions.cost
         e_ms = cost.e_ms / 1e6
         room_ms = (asked.due - now) * 1e3 if self._conditions.refuse_late else math.inf
+        share = WARMS * cost.b_ms / (RATE_S * 1e3)
         depths, tokens, hinted = asked.depths, asked.prompt_tokens, asked.hinted
         block_tokens = asked.prefix.block_tokens
         best: Target | None = None
@@ -253,8 +258,9 @@ class PredictedTTFT:
             total = ttft + RECOMPUTE_WEIGHT * own
             if hinted and hinted >> target.bit & 1:
                 total -= (1 + RECOMPUTE_WEIGHT) * HINT_TOKENS * target.token_ms
-            if target.utilization > KNEE and not idle:
-                total += WALL_MS * (target.utilization - KNEE)
+            over = target.utilization + miss * share - KNEE
+            if over > 0.0 and not idle:
+                total += WALL_MS * over
             if total < least or (total == least and best and self._nearer(asked, target, best)):
                 least, best, best_ttft, best_depth = total, target, ttft, depth
             if idle and total < least_idle:

@@ -31,7 +31,7 @@ from inferd.routing.work import NO_WORK, Work, work_of
 
 LOOK_PAST_MAX: Final = 48
 """Tickets that one pump may look past because they cannot be granted now."""
-SLACK_S: Final = 1.0
+SLACK_S: Final = 3.0
 """Of the whole pool's work: teams whose service differs by less are served by due time."""
 LOCALITY_S: Final = 5.0
 """Of the whole pool's work: how far a team may fall behind for waiting for its warm workers."""
