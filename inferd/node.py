@@ -39,6 +39,7 @@ from inferd.fleet import Fleet
 from inferd.pairs import Pairs
 from inferd.provision.check_files import check_files
 from inferd.provision.environment import EngineEnvironment
+from inferd.provision.recipes import SPLIT, Device
 from inferd.quota.buckets import Buckets
 from inferd.quota.budgets import Budgets
 from inferd.quota.estimate import Estimator
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from inferd.config.schema import Config
+    from inferd.config.version import Version
     from inferd.metrics import Metrics
     from inferd.storage.database import Database
     from inferd.storage.keys import KeyRecord
@@ -83,9 +85,16 @@ def engine_environment(loaded: LoadedConfig) -> EngineEnvironment:
     if any(version.weights and version.workers.count for version in versions):
         if problems := environment.problems(deep=False):
             raise ProvisionError("\n".join(problems))
-        if problems := check_files(loaded):
+        if problems := [*check_files(loaded), *_lacking_extras(versions, environment)]:
             raise ConfigError(problems)
     return environment
+
+
+def _lacking_extras(versions: list[Version], environment: EngineEnvironment) -> list[str]:
+    """What a version needs of the engine's environment beside what every engine has."""
+    split = [one.engine.device for one in versions if one.split is not None]
+    lacks = "a version's `split` needs more of the engine: run `inferd engine install --with split`"
+    return [lacks] if any(SPLIT not in environment.extras(Device(one)) for one in split) else []
 
 
 class Node:

@@ -43,6 +43,12 @@ def install(
         str | None,
         typer.Option("--torch-index", metavar="URL", help="Where torch's CPU build comes from."),
     ] = None,
+    extras: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with", metavar="EXTRA", help="Also install `split`: prefill and decode apart."
+        ),
+    ] = None,
     no_model: Annotated[bool, typer.Option("--no-model", help="Leave out the demo model.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -63,6 +69,7 @@ def install(
         device=_device(cpu=cpu, cuda=cuda),
         torch_index=torch_index,
         model=None if no_model else DEMO,
+        extras=_extras(extras or []),
     )
     with watch() as progress:
         report = install_engine(EngineEnvironment(directory), request, progress)
@@ -122,6 +129,15 @@ def manifest(
         typer.echo(json.dumps(document))
     else:
         typer.echo(f'checksum = "{written.checksum}"')
+
+
+def _extras(names: list[str]) -> frozenset[str]:
+    from inferd.provision.recipes import EXTRAS
+
+    for name in names:
+        if name not in EXTRAS:
+            raise typer.BadParameter(f"--with {name}: there is only {', '.join(EXTRAS)}")
+    return frozenset(names)
 
 
 def _device(*, cpu: bool, cuda: bool) -> Device | None:

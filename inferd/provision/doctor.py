@@ -6,6 +6,7 @@ is there a finding of level `problem`?
 
 from __future__ import annotations
 
+import ctypes.util
 import json
 import shutil
 import tempfile
@@ -22,7 +23,7 @@ from inferd.provision.features import Feature, features
 from inferd.provision.install import PROBE
 from inferd.provision.machine import Machine
 from inferd.provision.programs import Program, ProgramFailed, ending, run_together
-from inferd.provision.recipes import Device
+from inferd.provision.recipes import SPLIT, Device
 from inferd.provision.record import Step
 
 DRIVER_MIN: Final = 580
@@ -106,6 +107,7 @@ def examine(
     sound = all(finding.level is not Level.PROBLEM for finding in findings)
     if installed is not None:
         findings += _device(installed.device, here)
+        findings += _extras(environment.extras(installed.device))
     if installed is not None and sound:
         findings += _proof(environment, installed.device, here, deep=deep)
     findings.append(_model(model, models))
@@ -192,6 +194,19 @@ def _device(device: Device, here: Machine) -> Iterator[Finding]:
             "the engine compiles GPU kernels when it first runs, and there is no C compiler",
             "install one (on Debian: `apt-get install gcc`)",
         )
+
+
+def _extras(found: frozenset[str]) -> Iterator[Finding]:
+    """What an extra needs of the system, which no package of Python brings."""
+    if SPLIT in found and ctypes.util.find_library("ibverbs") is None:
+        yield Finding(
+            "split",
+            Level.PROBLEM,
+            "workers that compute prompts need libibverbs, even where KV caches go over TCP",
+            "install it (on Debian: `apt-get install libibverbs1`)",
+        )
+    elif SPLIT in found:
+        yield Finding("split", Level.OK, "prefill and decode can be on separate workers")
 
 
 def _proof(

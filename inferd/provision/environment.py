@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from inferd.provision import machine, packages, record
-from inferd.provision.recipes import RECIPES, Device, Recipe
+from inferd.provision.recipes import EXTRAS, RECIPES, Device, Recipe, extra_pins
 from inferd.provision.record import InstallRecord, Step
 
 SHIMS: Final = Path(__file__).parent / "shims"
@@ -68,8 +68,16 @@ class EngineEnvironment:
     def logs(self) -> Path:
         return self.directory / "logs"
 
-    def recipe(self, device: Device) -> Recipe:
-        return self._recipes[device]
+    def recipe(self, device: Device, extras: frozenset[str] = frozenset()) -> Recipe:
+        """What belongs into it, with the extras that are there already and those named."""
+        return self._recipes[device].including(self.extras(device) | extras)
+
+    def extras(self, device: Device) -> frozenset[str]:
+        """Which extras are there, whole or not."""
+        found = packages.distributions(self.site_packages)
+        return frozenset(
+            name for name in EXTRAS if any(pin.name in found for pin in extra_pins(device, name))
+        )
 
     def record(self) -> InstallRecord | None:
         return record.load(self.directory)

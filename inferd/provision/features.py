@@ -30,8 +30,6 @@ class Feature:
     remark: str = ""
 
 
-_UNPINNED: Final = 'env = { INFERD_SHIM_UNPINNED = "1" } under the version\'s engine'
-
 _ON_CPU: Final = (
     Feature("models built like Llama", Works.YES),
     Feature("Qwen 3.5, Grok, Mamba, MiniCPM-V", Works.NO, "their kernels exist for GPUs only"),
@@ -42,8 +40,12 @@ _ON_CPU: Final = (
     Feature("priorities with preemption, bounded queue", Works.YES),
     Feature("weights replaced while running", Works.YES),
     Feature("embeddings", Works.YES, "by a worker of their own (--is-embedding)"),
-    Feature("LoRA adapters", Works.ON_REQUEST, _UNPINNED),
-    Feature("prefill and decode on separate workers", Works.NO, "its transfer is not installed"),
+    Feature("LoRA adapters", Works.YES),
+    Feature(
+        "prefill and decode on separate workers",
+        Works.ON_REQUEST,
+        "`inferd engine install --with split`",
+    ),
     Feature("speculative decoding", Works.NO, "its kernels exist for GPUs only"),
     Feature("tensor parallel", Works.UNVERIFIED, "processes on the same cores gain nothing"),
 )
@@ -58,6 +60,7 @@ _ON_CUDA: Final = tuple(
         "weights replaced while running",
         "embeddings",
         "LoRA adapters",
+        "prefill and decode on separate workers",
         "speculative decoding",
         "tensor parallel",
     )

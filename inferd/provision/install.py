@@ -40,6 +40,7 @@ class InstallRequest:
     device: Device | None = None
     torch_index: str | None = None
     model: DemoModel | None = DEMO
+    extras: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ class _Install:
         self._machine = here
         self._temporary = temporary
         self._device = self._choose_device()
-        self._recipe = environment.recipe(self._device)
+        self._recipe = environment.recipe(self._device, request.extras)
         known = environment.record()
         if known is None or known.recipe != self._recipe.digest:
             known = InstallRecord(self._device, self._recipe.digest)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -53,22 +53,47 @@ class Recipe:
     """The pins are everything: pip must not follow what the packages declare."""
     large: frozenset[str] = frozenset()
     """Unpacking these takes as long as all the others: pip is single-threaded, so two run."""
+    extras: frozenset[str] = frozenset()
+    """Parts that were asked for beside what every engine has."""
 
     @cached_property
     def pins(self) -> tuple[Pin, ...]:
-        lines = (line.partition("#")[0].strip() for line in self._text().splitlines())
-        return tuple(_pin(line) for line in lines if line)
+        chosen = (extra_pins(self.device, name) for name in sorted(self.extras))
+        return (*self._own_pins, *(pin for pins in chosen for pin in pins))
 
     @cached_property
     def digest(self) -> str:
-        """Names this exact recipe; another one needs other packages."""
-        return hashlib.sha256("\n".join(map(str, self.pins)).encode()).hexdigest()
+        """Names this exact recipe, extras apart; another one needs other packages."""
+        return hashlib.sha256("\n".join(map(str, self._own_pins)).encode()).hexdigest()
+
+    @cached_property
+    def _own_pins(self) -> tuple[Pin, ...]:
+        lines = (line.partition("#")[0].strip() for line in self._text().splitlines())
+        return tuple(_pin(line) for line in lines if line)
+
+    def including(self, extras: frozenset[str]) -> Recipe:
+        """The same with more parts."""
+        return replace(self, extras=self.extras | extras)
 
     def pin(self, name: str) -> Pin:
         return next(pin for pin in self.pins if pin.name == name)
 
     def _text(self) -> str:
         return self.file.read_text(encoding="utf-8")
+
+
+SPLIT: Final = "split"
+"""What moves KV caches between workers that compute prompts and those that decode."""
+_EXTRAS: Final = {
+    Device.CPU: {SPLIT: ("mooncake-transfer-engine-non-cuda==0.3.13.post1",)},
+    Device.CUDA: {SPLIT: ("mooncake-transfer-engine-cuda13==0.3.14",)},
+}
+EXTRAS: Final = (SPLIT,)
+
+
+def extra_pins(device: Device, name: str) -> tuple[Pin, ...]:
+    """The packages of one extra."""
+    return tuple(map(_pin, _EXTRAS[device][name]))
 
 
 def _pin(line: str) -> Pin:

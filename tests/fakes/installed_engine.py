@@ -11,7 +11,7 @@ import struct
 import sys
 from pathlib import Path
 
-from inferd.provision.recipes import RECIPES, Device
+from inferd.provision.recipes import RECIPES, SPLIT, Device, extra_pins
 from inferd.provision.record import InstallRecord, Step, save
 from tests.fakes.engines import REPOSITORY
 
@@ -28,7 +28,7 @@ def install_fake_engine(directory: Path, *, speed: float = 20.0) -> None:
     """Make `directory` an environment whose engine is the fake one."""
     recipe = RECIPES[Device.CPU]
     site_packages = directory / "lib" / "python3.12" / "site-packages"
-    for pin in recipe.pins:
+    for pin in (*recipe.pins, *extra_pins(Device.CPU, SPLIT)):
         info = site_packages / f"{pin.name.replace('-', '_')}-{pin.version}.dist-info"
         info.mkdir(parents=True)
         (info / "RECORD").write_text(f"{info.name}/RECORD,,\n")

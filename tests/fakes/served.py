@@ -194,18 +194,27 @@ async def command(folder: Path, *arguments: str) -> tuple[int, str, str]:
 
 @asynccontextmanager
 async def served(
-    folder: Path, *, grace_s: float = 30.0, dummy: bool = True
+    folder: Path,
+    *,
+    grace_s: float = 30.0,
+    dummy: bool = True,
+    sections: str = "",
+    environment: Path = ENGINE_ENVIRONMENT,
 ) -> AsyncIterator[Served]:
-    """Write a config, make a key, serve, wait for the worker; nothing is left afterwards."""
+    """Write a config, make a key, serve, wait for the worker; nothing is left afterwards.
+
+    `sections` are further tables of its version.
+    """
     public, admin = Address("127.0.0.1", free_port()), Address("127.0.0.1", free_port())
     text = TEMPLATE.format(
         public=public.port,
         admin=admin.port,
         grace_s=grace_s,
-        environment=ENGINE_ENVIRONMENT,
+        environment=environment,
         weights=DEMO_MODEL,
         extra_args=orjson.dumps(DUMMY_ARGS if dummy else []).decode(),
     )
+    text = text.replace("[[teams]]", sections + "\n[[teams]]")
     (folder / "inferd.toml").write_text(text)
     code, key, err = await command(folder, "keys", "create", "--team", "demo", "--quiet")
     assert code == 0, err

@@ -59,7 +59,8 @@ def test_a_whole_cpu_engine_can_serve(tmp_path: Path) -> None:
     works = {feature.name: feature.works for feature in diagnosis.features}
     assert works["tool calls"] == "yes"
     assert works["speculative decoding"] == "no"
-    assert works["LoRA adapters"] == "on request"
+    assert works["LoRA adapters"] == "yes"
+    assert works["prefill and decode on separate workers"] == "on request"
 
 
 def test_every_problem_and_note_has_a_next_step(tmp_path: Path) -> None:
