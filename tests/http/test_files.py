@@ -18,6 +18,9 @@ from tests.http.raw_connection import Answer, RawConnection, client_of
 pytestmark = pytest.mark.real_time
 
 LINE = b'{"custom_id":"1","method":"POST","url":"/v1/chat/completions","body":{"model":"chat"}}\n'
+NAUGHTY: list[str] = orjson.loads((Path(__file__).parents[1] / "data" / "blns.json").read_bytes())[
+    ::5
+]
 BOUNDARY = "frontier"
 NOT_A_BATCH = "Invalid file format for Batch API. Must be .jsonl"
 
@@ -269,6 +272,22 @@ async def test_names_are_shown_and_never_paths(tmp_path: Path) -> None:
             assert answer.json["filename"] == shown
         assert len(stored(tmp_path)) == 4
         assert not any("jsonl" in name for name in stored(tmp_path))
+
+
+async def test_naughty_names_are_kept_as_they_are_or_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path) as inferd, inferd.openai() as client:
+        for text in NAUGHTY:
+            body = form(PURPOSE, part("file", LINE, text.replace('"', "%22") + ".jsonl"))
+            answer = await upload(inferd, body)
+            if answer.status != 200:
+                assert answer.error["param"] == "file" or "form" in answer.error["message"]
+                continue
+            assert answer.json["filename"].endswith(".jsonl")
+            assert "/" not in answer.json["filename"]
+            assert (await content(inferd, answer.json["id"])).body == LINE
+        names = {one.filename async for one in client.files.list()}
+        assert len(names) > len(NAUGHTY) * 0.8
+        assert all(name.startswith("blob_") for name in stored(tmp_path))
 
 
 async def test_a_quota_holds_for_uploads_at_the_same_time(tmp_path: Path) -> None:

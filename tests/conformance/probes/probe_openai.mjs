@@ -1,5 +1,5 @@
 // What users of openai-node do, and what its parser relies on.
-import OpenAI from "openai";
+import OpenAI, { toFile } from "openai";
 import { assert, check, done, env } from "./probe.mjs";
 
 const client = new OpenAI({ baseURL: env.BASE_URL, apiKey: env.API_KEY, maxRetries: 0 });
@@ -186,6 +186,46 @@ await check("raw response has headers", async () => {
   const { response } = await client.chat.completions.create({ model, messages, max_tokens: 2 }).withResponse();
   assert.ok(response.headers.get("x-request-id"));
   assert.ok(response.headers.get("openai-processing-ms"));
+});
+
+const line = JSON.stringify({
+  custom_id: "1", method: "POST", url: "/v1/chat/completions", body: { model, messages },
+});
+const jsonl = `${line}\n`.repeat(3);
+
+await check("file", async () => {
+  const file = await toFile(Buffer.from(jsonl), "day.jsonl");
+  const expires_after = { anchor: "created_at", seconds: 3600 };
+  const made = await client.files.create({ file, purpose: "batch", expires_after });
+  assert.deepEqual([made.bytes, made.filename], [jsonl.length, "day.jsonl"]);
+  assert.equal(made.expires_at, made.created_at + 3600);
+  assert.equal((await client.files.waitForProcessing(made.id)).status, "processed");
+  const listed = [];
+  for await (const one of client.files.list({ limit: 1 })) listed.push(one.id);
+  assert.ok(listed.includes(made.id));
+  assert.equal(await (await client.files.content(made.id)).text(), jsonl);
+  assert.ok((await client.files.delete(made.id)).deleted);
+  await refused(() => client.files.retrieve(made.id), 404);
+});
+
+await check("file in parts", async () => {
+  const upload = await client.uploads.create({
+    bytes: 2 * jsonl.length, filename: "two.jsonl", mime_type: "application/jsonl", purpose: "batch",
+  });
+  const parts = [];
+  for (const name of ["a", "b"]) {
+    const data = await toFile(Buffer.from(jsonl), name);
+    parts.push((await client.uploads.parts.create(upload.id, { data })).id);
+  }
+  const complete = await client.uploads.complete(upload.id, { part_ids: parts });
+  assert.equal(complete.status, "completed");
+  assert.equal(await (await client.files.content(complete.file.id)).text(), jsonl + jsonl);
+  await client.files.delete(complete.file.id);
+});
+
+await check("file that is no batch", async () => {
+  const file = await toFile(Buffer.from("PK"), "a.zip");
+  await refused(() => client.files.create({ file, purpose: "batch" }), 400, "file");
 });
 
 await check("many at once", async () => {

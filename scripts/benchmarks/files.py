@@ -1,0 +1,269 @@
+"""What a large upload costs: memory, time for others, time and CPU, beside a plain write.
+
+An `inferd serve` without workers takes one file of 200 MB as a form without a length, as the
+JavaScript SDK sends it, and gives it back. Meanwhile another connection asks for /healthz in a
+row: what it waits, without what anybody waited for a processor, is a stall of the event loop. Exits
+with 1 if a budget is broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.fakes.engines import free_port
+
+INFERD = str(Path(sys.executable).parent / "inferd")
+LINE = b'{"custom_id":"%09d","method":"POST","url":"/v1/chat/completions","body":{"p":"%b"}}\n'
+PIECE = 262_144
+MEGABYTE = 1_048_576
+START_S = 0.5
+"""Until the asker asks."""
+_SPAWNING = multiprocessing.get_context("spawn")
+BUDGET_MEMORY_MB = 64.0
+BUDGET_STALL_MS = 20.0
+CONFIG = """
+[server]
+listen = "127.0.0.1:{public}"
+admin_listen = "127.0.0.1:{admin}"
+state_dir = "state"
+
+[files]
+store = "files"
+
+[[models]]
+name = "chat"
+default_version = "1"
+context_tokens_max = 4_096
+output_tokens_max = 256
+
+[[models.versions]]
+version = "1"
+attached = [{{ url = "http://127.0.0.1:9" }}]
+
+[[teams]]
+name = "bench"
+"""
+
+
+class Cost(NamedTuple):
+    """Of one transfer of the whole file."""
+
+    wall_s: float
+    cpu_s: float
+    memory_mb: float
+    """The most the server held beyond what it held at rest."""
+    stall_ms: float
+    """What one of a thousand /healthz waited meanwhile."""
+    stall_max_ms: float
+
+
+def pieces(size: int) -> Iterator[bytes]:
+    """JSON lines of `size` bytes together."""
+    lines = b"".join(LINE % (at, b"x" * 400) for at in range(2_000))
+    left = size
+    while left:
+        data = lines[: min(left, len(lines))]
+        left -= len(data)
+        for at in range(0, len(data), PIECE):
+            yield data[at : at + PIECE]
+
+
+def form(size: int) -> Iterator[bytes]:
+    head = b'--b\r\nContent-Disposition: form-data; name="%b"%b\r\n\r\n'
+    yield head % (b"file", b'; filename="bench.jsonl"')
+    yield from pieces(size)
+    yield b"\r\n" + head % (b"purpose", b"") + b"batch\r\n--b--\r\n"
+
+
+def ask_healthz(port: int, server: int, ended: Event, told: Connection) -> None:
+    """In a process of its own: ask in a row until it is to end, then tell every wait in ms.
+
+    What the asker or the server's loop waited for a processor is no stall of the loop.
+    """
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    threads = [Path("/proc/thread-self/schedstat"), Path(f"/proc/{server}/schedstat")]
+    waits_ms = []
+    while not ended.wait(0.001):
+        before_s = sum(map(waited_s, threads))
+        began = time.perf_counter()
+        connection.request("GET", "/healthz")
+        connection.getresponse().read()
+        took_s = time.perf_counter() - began
+        waits_ms.append((took_s - (sum(map(waited_s, threads)) - before_s)) * 1_000)
+    connection.close()
+    told.send(sorted(waits_ms))
+
+
+def waited_s(schedstat: Path) -> float:
+    """How long a thread could have run and did not, the kernel says."""
+    return int(schedstat.read_text().split()[1]) / 1e9
+
+
+class Server:
+    """A running inferd."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        text = CONFIG.format(public=self.port, admin=free_port())
+        (folder / "inferd.toml").write_text(text)
+        log = (folder / "log").open("wb")
+        self.process = subprocess.Popen([INFERD, "serve"], cwd=folder, stdout=log, stderr=log)
+        while not self._answers():
+            assert self.process.poll() is None, (folder / "log").read_text()
+            time.sleep(0.05)
+        command = [INFERD, "keys", "create", "--team", "bench", "--json"]
+        told = subprocess.run(command, cwd=folder, check=True, capture_output=True).stdout
+        self.headers = {"Authorization": f"Bearer {json.loads(told)['secret']}"}
+
+    def _answers(self) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port)
+        try:
+            connection.request("GET", "/healthz")
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+    def meanwhile(self, transfer: Callable[[], object]) -> tuple[list[float], float]:
+        """How long /healthz took, sorted, and how long the transfer did in seconds."""
+        ended = _SPAWNING.Event()
+        heard, told = _SPAWNING.Pipe(duplex=False)
+        asker = _SPAWNING.Process(
+            target=ask_healthz, args=(self.port, self.process.pid, ended, told)
+        )
+        asker.start()
+        time.sleep(START_S)
+        began = time.perf_counter()
+        try:
+            transfer()
+        finally:
+            wall_s = time.perf_counter() - began
+            ended.set()
+            waits_ms = heard.recv()
+            asker.join()
+        return waits_ms, wall_s
+
+    def cost(self, transfer: Callable[[], object]) -> Cost:
+        process = Path(f"/proc/{self.process.pid}")
+        (process / "clear_refs").write_text("5")  # the peak begins anew
+        before_mb, before_s = self._held_mb("VmRSS"), self._cpu_s()
+        waits_ms, wall_s = self.meanwhile(transfer)
+        return Cost(
+            wall_s=wall_s,
+            cpu_s=self._cpu_s() - before_s,
+            memory_mb=self._held_mb("VmHWM") - before_mb,
+            stall_ms=tail(waits_ms),
+            stall_max_ms=waits_ms[-1],
+        )
+
+    def upload(self, size: int) -> str:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port)
+        kind = {"Content-Type": "multipart/form-data; boundary=b"}
+        headers = {**self.headers, **kind}
+        connection.request("POST", "/v1/files", form(size), headers, encode_chunked=True)
+        answer = json.loads(connection.getresponse().read())
+        connection.close()
+        assert answer.get("bytes") == size, answer
+        return str(answer["id"])
+
+    def download(self, file_id: str, size: int) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port)
+        connection.request("GET", f"/v1/files/{file_id}/content", headers=self.headers)
+        answer = connection.getresponse()
+        left = size
+        while data := answer.read(PIECE):
+            left -= len(data)
+        connection.close()
+        assert not left, f"{left} bytes are missing"
+
+    def _held_mb(self, name: str) -> float:
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1]) / 1_024
+        raise AssertionError(name)
+
+    def _cpu_s(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def tail(waits_ms: list[float]) -> float:
+    """What one of a thousand waited, of sorted waits."""
+    return waits_ms[int(len(waits_ms) * 0.999)]
+
+
+def plain_write_s(folder: Path, size: int) -> float:
+    """The same bytes into a file, and onto the disk."""
+    began = time.perf_counter()
+    with (folder / "plain").open("wb") as plain:
+        for data in pieces(size):
+            plain.write(data)
+        plain.flush()
+        os.fsync(plain.fileno())
+    return time.perf_counter() - began
+
+
+def measure(folder: Path, size: int) -> tuple[dict[str, Cost], float]:
+    plain_s = plain_write_s(folder, size)
+    server = Server(folder)
+    try:
+        ids: list[str] = []
+        server.upload(MEGABYTE)  # what is made once and kept is no part of a file's cost
+        up = server.cost(lambda: ids.append(server.upload(size)))
+        down = server.cost(lambda: server.download(ids[0], size))
+    finally:
+        server.process.terminate()
+        server.process.wait()
+    return {"upload": up, "download": down}, plain_s
+
+
+def broken(costs: dict[str, Cost]) -> list[str]:
+    found = []
+    for name, cost in costs.items():
+        if cost.memory_mb > BUDGET_MEMORY_MB:
+            found.append(f"{name}: {cost.memory_mb:.0f} MB of memory, above {BUDGET_MEMORY_MB:.0f}")
+        if cost.stall_ms > BUDGET_STALL_MS:
+            found.append(f"{name}: stalls of {cost.stall_ms:.0f} ms, above {BUDGET_STALL_MS:.0f}")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="figures for a program")
+    parser.add_argument("--megabytes", type=int, default=200, help="size of the file")
+    arguments = parser.parse_args()
+    size = arguments.megabytes * MEGABYTE
+    with tempfile.TemporaryDirectory() as folder:
+        costs, plain_s = measure(Path(folder), size)
+    if arguments.json:
+        told = {name: cost._asdict() for name, cost in costs.items()}
+        print(json.dumps({"megabytes": arguments.megabytes, "plain_write_s": plain_s, **told}))
+    else:
+        print(f"{arguments.megabytes} MB; a plain write of them takes {plain_s:.2f} s")
+        for name, cost in costs.items():
+            print(
+                f"{name:9} {cost.wall_s:6.2f} s ({cost.wall_s / plain_s:.1f} x plain),"
+                f" {cost.cpu_s:5.2f} s of CPU, {cost.memory_mb:5.1f} MB more memory,"
+                f" stalls {cost.stall_ms:.1f} ms (most {cost.stall_max_ms:.1f})"
+            )
+    for complaint in broken(costs):
+        print(f"over budget: {complaint}", file=sys.stderr)
+    sys.exit(bool(broken(costs)))
+
+
+if __name__ == "__main__":
+    main()
