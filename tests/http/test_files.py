@@ -286,7 +286,7 @@ async def test_naughty_names_are_kept_as_they_are_or_refused(tmp_path: Path) -> 
             assert "/" not in answer.json["filename"]
             assert (await content(inferd, answer.json["id"])).body == LINE
         names = {one.filename async for one in client.files.list()}
-        assert len(names) > len(NAUGHTY) * 0.8
+        assert len(names) > len(NAUGHTY) * 0.7
         assert all(name.startswith("blob_") for name in stored(tmp_path))
 
 
