@@ -45,6 +45,7 @@ class Client:
     def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
         self.http = http
         self.url = f"{url}/files"
+        self.uploaded = asyncio.Event()
         self.there: set[str] = set()
         self.gone: set[str] = set()
         self.deleting: set[str] = set()
@@ -60,6 +61,7 @@ class Client:
                     told = await answer.json()
                     assert answer.status == 200, told
                     self.there.add(told["id"])
+                    self.uploaded.set()
                 if len(self.there) > 2:
                     await self._delete(min(self.there))
         except aiohttp.ClientError:
@@ -99,7 +101,9 @@ async def test_kills_leave_no_row_without_bytes_and_no_bytes_without_a_row(tmp_p
                 async with asyncio.TaskGroup() as group:
                     for _ in range(3):
                         group.create_task(client.work())
-                    await asyncio.sleep(rng.uniform(0.1, 0.5))
+                    client.uploaded.clear()
+                    await client.uploaded.wait()
+                    await asyncio.sleep(rng.uniform(0.0, 0.3))
                     serving.process.kill()
         async with folder.serving():
             listed = await client.check()
