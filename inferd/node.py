@@ -49,6 +49,7 @@ from inferd.routing.pools import Pools
 from inferd.settlement import Ledger
 from inferd.storage import audit, balances, rollup, unbilled
 from inferd.storage.usage import record
+from inferd.workers.gpu_watch import GpuWatch
 from inferd.workers.records import Records
 from inferd.workers.spec import pools_from_config
 from inferd.workers.supervisor import Supervisor
@@ -231,6 +232,7 @@ class Node:
         return [
             ("loop lag meter", self._measure_lag()),
             ("balance keeper", self._keep_balances()),
+            ("GPU watch", GpuWatch(self.supervisor.gpus, self.metrics).run()),
             ("ledger keeper", rollup.keep(self.db, lambda: self.config.billing.rows_kept_days)),
             ("file sweeper", self.files.run()),
             ("tokenizer checks", self.count_checks.run()),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from inferd import __version__
 from inferd.api.changes import in_words
+from inferd.api.gpu_admin import GpuAdmin
 from inferd.api.pool_view import pool_in_words
 from inferd.api.worker_admin import WorkerAdmin, worker_view
 from inferd.clock import monotonic, utc_now_us
@@ -52,6 +53,7 @@ class NodeAdmin:
     def __init__(self, node: Node) -> None:
         self._node = node
         self.workers = WorkerAdmin(node)
+        self.gpus = GpuAdmin(node)
 
     def status(self) -> dict[str, Any]:
         """The whole node on one page: pools with queue and workers, teams with what is left."""

@@ -46,6 +46,8 @@ class NodeApi:
             json_route("GET", "/admin/v1/status", self._status),
             json_route("GET", "/admin/v1/pools", self._pools),
             json_route("POST", "/admin/v1/reload", self._reload),
+            json_route("GET", "/admin/v1/gpus", self._gpus),
+            json_route("POST", "/admin/v1/gpus/{gpu}/lift", self._lift),
             json_route("GET", "/admin/v1/workers", self._workers),
             json_route("GET", worker, self._worker),
             json_route("POST", f"{worker}/drain", self._drain),
@@ -62,6 +64,13 @@ class NodeApi:
     async def _reload(self, http: Request) -> Answer:
         await body_fields(http, {})
         return await self._node.reload()
+
+    async def _gpus(self, _: Request) -> Answer:
+        return self._node.gpus.list()
+
+    async def _lift(self, http: Request) -> Answer:
+        await body_fields(http, {})
+        return self._node.gpus.lift(http.path_params["gpu"])
 
     async def _workers(self, _: Request) -> Answer:
         return self._node.workers.list()

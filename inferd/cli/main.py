@@ -18,6 +18,7 @@ from inferd.cli import (
     chat,
     config,
     engine,
+    gpus,
     keys,
     logs,
     pools,
@@ -47,7 +48,7 @@ PANELS = {
     "Set up": ("engine", "init", "check", "config"),
     "Teams": ("teams", "keys"),
     "Run": ("serve", "reload", "chat"),
-    "Look": ("status", "top", "pools", "workers", "logs", "why", "simulate"),
+    "Look": ("status", "top", "pools", "workers", "gpus", "logs", "why", "simulate"),
     "Bill": ("usage", "reconcile", "audit"),
 }
 """The panels of the first screen and what is in each, in order."""
@@ -114,6 +115,7 @@ def make_app() -> typer.Typer:
         pools,
         top,
         workers,
+        gpus,
         logs,
         why,
         simulate,

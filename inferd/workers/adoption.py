@@ -54,6 +54,7 @@ async def end_found(node: Node, worker_id: str) -> None:
     for record in node.records.of(worker_id):
         await node.records.end(record, stop_grace_s=engine.STOP_GRACE_S, files=engine.LOAD_REPORTS)
         node.metrics.earlier_engines["ended"].inc()
+        await node.gpus.returned(record.devices)
         node.gpus.let_go(record.mark)
 
 

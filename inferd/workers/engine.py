@@ -21,7 +21,7 @@ import orjson
 from inferd.config.version import EngineOptions
 from inferd.errors import ProvisionError
 from inferd.inference import ModelKind
-from inferd.workers.gpus import VISIBLE
+from inferd.workers.gpus import BY_BUS, ORDER, VISIBLE
 from inferd.workers.process import Program
 from inferd.workers.spec import Side, WorkerSpec
 from inferd.workers.watchdog import RankReport
@@ -117,6 +117,7 @@ def program(
                 " what inferd may use is what its own environment says"
             )
         extra[VISIBLE] = ",".join(devices)
+        extra.setdefault(ORDER, BY_BUS)
     whole = environment.env(extra)
     return Program(
         arguments=(

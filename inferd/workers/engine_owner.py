@@ -220,6 +220,8 @@ class EngineOwner(WorkerBase):
                         process.hand_over()
                         ending = LEFT
                 output.cancel()
+            if ending is not LEFT:
+                await self._node.gpus.returned(record.devices)
         finally:
             if ending is not LEFT:
                 self._node.records.forget(record)

@@ -9,6 +9,7 @@ and workers that someone else runs, are replaced at once.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -26,6 +27,8 @@ from inferd.workers.spec import PoolSpec
 from inferd.workers.states import Observer, WorkerState
 from inferd.workers.warm_up import WarmUp
 from inferd.workers.watchdog import NOTHING, Expectation
+
+log = logging.getLogger(__name__)
 
 __all__ = ["Observer", "Supervisor"]
 
@@ -62,11 +65,17 @@ class Supervisor:
             expected=expected,
         )
         self._node.gpus.on_release = self._gpus_released
+        self._node.gpus.on_quarantine = self._gpu_quarantined
         self._rng = rng
         self._pools: dict[str, PoolSpec] = {}
         self._places: dict[str, Place] = {}
         self._group: asyncio.TaskGroup | None = None
         self._stopping = asyncio.Event()
+
+    @property
+    def gpus(self) -> Gpus:
+        """Those that engines may have."""
+        return self._node.gpus
 
     @property
     def workers(self) -> Mapping[str, WorkerBase]:
@@ -167,6 +176,13 @@ class Supervisor:
 
     def suspected(self, worker: WorkerBase, *, suspected: bool) -> None:
         self._observer.suspected(worker, suspected=suspected)
+
+    def _gpu_quarantined(self, device: str, reason: str) -> None:
+        """Whoever has it finishes what it has, and starts again on others."""
+        for place in self._places.values():
+            if device in place.worker.devices and not place.making_room:
+                log.error("worker %s drains: GPU %s is bad: %s", place.id, device, reason)
+                place.replace()
 
     def _gpus_released(self) -> None:
         for place in self._places.values():

@@ -10,7 +10,9 @@ import pytest
 
 from inferd.workers import engine
 from inferd.workers.gpus import Gpus
+from inferd.workers.process import session_members
 from inferd.workers.states import WorkerState
+from tests.fakes.fake_gpus import GIB, FakeGpuLibrary
 from tests.process.test_worker_life import of_process
 from tests.process.worker_rig import ID, running, until
 
@@ -48,6 +50,27 @@ async def test_each_worker_has_gpus_of_its_own_and_one_too_many_waits(tmp_path: 
         rig.supervisor.apply([rig.pool(rig.on_gpus(2), count=1)])
         await rig.diary.entered(S.READY, times=2)
     assert gpus.free == 4
+
+
+async def test_a_bad_gpu_drains_its_worker_which_starts_again_on_another(tmp_path: Path) -> None:
+    library = FakeGpuLibrary(2)
+    gpus = Gpus("01", library=library)
+    async with running(tmp_path, gpus) as rig:
+        rig.supervisor.apply([rig.pool(rig.on_gpus(1))])
+        await rig.diary.entered(S.READY)
+        assert rig.worker.devices == ("0",)
+        first = rig.worker.pid
+        library.set(0, memory_used_bytes=70 * GIB)
+        gpus.quarantine("0", "Xid 79: it has fallen off the bus")
+        await rig.diary.entered(S.DRAINING)
+        await until("its processes are gone", lambda: not session_members(first))
+        assert rig.diary.states()[-1] == "draining", "its memory is not back"
+        library.set(0, memory_used_bytes=0)
+        await rig.diary.entered(S.READY, times=2)
+        assert rig.worker.devices == ("1",)
+        assert visible_devices(rig.worker.pid) == "1"
+        assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in of_process(rig.worker.pid, "environ").split("\0")
+    assert gpus.free == 1
 
 
 def visible_devices(pid: int) -> str:

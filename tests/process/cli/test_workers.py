@@ -44,3 +44,28 @@ async def test_a_worker_is_shown_drained_and_started_again(tmp_path: Path) -> No
         wrong = await folder.run("workers", "drain", "chat-1-1", "--within", "soon")
         assert wrong.code == 2
         await serving.stop()
+
+
+@pytest.mark.real_time(timeout_s=60)
+async def test_gpus_are_shown_with_and_without_a_server(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    folder.attach("http://127.0.0.1:9")
+    env = {"CUDA_VISIBLE_DEVICES": "0,1"}
+    alone = await folder.run("gpus", env=env)
+    assert alone.code == 0, alone.err
+    assert [line.split()[:2] for line in alone.out.splitlines()[1:]] == [
+        ["0", "free"],
+        ["1", "free"],
+    ]
+    assert "No server runs; this is what the machine has." in alone.err
+    assert (await folder.run("gpus", "--json", env={"CUDA_VISIBLE_DEVICES": ""})).out == "[]\n"
+    lifted = await folder.run("gpus", "lift", "0")
+    assert lifted.code == 1
+    assert "No server runs on" in lifted.err
+    async with folder.serving() as serving:
+        shown = json.loads((await folder.run("gpus", "--json")).out)
+        assert all(gpu["state"] == "free" for gpu in shown)
+        unknown = await folder.run("gpus", "lift", "99")
+        assert unknown.code == 1
+        assert "There is no GPU '99'" in unknown.err
+        await serving.stop()
