@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fractions import Fraction
+from math import ceil
 from typing import Final
 
 from inferd.config.money import Budget
@@ -19,7 +20,7 @@ from inferd.errors import BudgetSpent
 from inferd.quota.prices import amount_text, pico_of
 
 WARNING_HEADER: Final = "x-inferd-budget"
-_SPENT: Final = Fraction(1)
+_FINE, _WARNED, _SPENT = range(3)
 _MICROSECONDS: Final = 1_000_000
 
 _log = logging.getLogger(__name__)
@@ -56,24 +57,36 @@ class BudgetState:
 
 
 class _Spent:
-    __slots__ = ("budget", "cost_pico", "limits", "tokens", "told", "worst")
+    """One team's month. Whole numbers only: it is asked at every request and settlement."""
+
+    __slots__ = ("budget", "cost_pico", "limits", "tokens", "told")
 
     def __init__(self) -> None:
         self.tokens = 0
         self.cost_pico = 0
         self.budget: Budget | None = None
-        self.limits: tuple[tuple[str, int], ...] = ()
-        self.worst: Share | None = None
-        self.told = Fraction(0)
+        self.limits: tuple[tuple[str, int, int], ...] = ()
+        """Kind, limit, and from where on it warns."""
+        self.told = _FINE
+
+    def level(self) -> int:
+        """How far it is, by the kind that is furthest."""
+        level = _FINE
+        for kind, limit, warn_at in self.limits:
+            spent = self.tokens if kind == "tokens" else self.cost_pico
+            if spent >= limit:
+                return _SPENT
+            if spent >= warn_at:
+                level = _WARNED
+        return level
 
     def shares(self) -> tuple[Share, ...]:
         spent = {"tokens": self.tokens, "money": self.cost_pico}
-        return tuple(Share(kind, spent[kind], limit) for kind, limit in self.limits)
+        return tuple(Share(kind, spent[kind], limit) for kind, limit, _ in self.limits)
 
-    def look(self) -> None:
-        """Note the kind of which most is spent."""
-        shares = self.shares()
-        self.worst = max(shares, key=lambda share: share.of_limit) if shares else None
+    def worst(self) -> Share:
+        """The kind of which most is spent."""
+        return max(self.shares(), key=lambda share: share.of_limit)
 
 
 class Budgets:
@@ -97,15 +110,13 @@ class Budgets:
             account = self._spent.setdefault(name, _Spent())
             account.budget = budgets.get(name)
             account.limits = _limits(account.budget)
-            account.look()
-            account.told = min(account.told, account.worst.of_limit if account.worst else _SPENT)
+            account.told = min(account.told, account.level())
 
     def restore(self, spent: Iterable[tuple[str, int, int]]) -> None:
         """Start from the ledger's sums since `month_begins_us`: team, tokens, cost_pico."""
         for team, tokens, cost_pico in spent:
             account = self._spent.setdefault(team, _Spent())
             account.tokens, account.cost_pico = tokens, cost_pico
-            account.look()
 
     def check(self, team: str, now_us: int) -> None:
         """Raises BudgetSpent when the team has spent this month's budget."""
@@ -114,9 +125,8 @@ class Budgets:
         account = self._spent.get(team)
         if account is None or account.budget is None or not account.budget.stop:
             return
-        worst = account.worst
-        if worst is not None and worst.spent >= worst.limit:
-            raise self._refusal(team, worst)
+        if account.level() == _SPENT:
+            raise self._refusal(team, account.worst())
 
     def spend(self, team: str, tokens: int, cost_pico: int, ts_us: int) -> None:
         """A request that arrived at `ts_us` was settled; an earlier month's is not this one's."""
@@ -129,18 +139,16 @@ class Budgets:
             account = self._spent[team] = _Spent()
         account.tokens += tokens
         account.cost_pico += cost_pico
-        if account.limits:
-            account.look()
+        if account.limits and (level := account.level()) > account.told:
+            account.told = level
             self._tell(team, account)
 
     def headers(self, team: str) -> dict[str, str]:
         """How much is spent, for a team that is past its `warn_at`; else nothing."""
         account = self._spent.get(team)
-        if account is None or account.worst is None or account.budget is None:
+        if account is None or account.level() == _FINE:
             return {}
-        worst = account.worst
-        if worst.of_limit < account.budget.warn_at:
-            return {}
+        worst = account.worst()
         return {WARNING_HEADER: f"{worst.kind}; spent={_percent(worst)}"}
 
     def snapshot(self, now_us: int) -> list[BudgetState]:
@@ -164,28 +172,22 @@ class Budgets:
         self._begins_us, self._ends_us = month_of(now_us)
         for account in self._spent.values():
             account.tokens = account.cost_pico = 0
-            account.told = Fraction(0)
-            account.look()
+            account.told = _FINE
 
     def _tell(self, team: str, account: _Spent) -> None:
         """Once past `warn_at` and once when it is spent, until the month or the budget changes."""
-        worst, budget = account.worst, account.budget
-        assert worst is not None
+        worst, budget = account.worst(), account.budget
         assert budget is not None
-        share = worst.of_limit
-        for mark in (Fraction(budget.warn_at), _SPENT):
-            if account.told < mark <= share:
-                account.told = mark
-                _log.warning(
-                    "team %s has spent %s of its monthly budget of %s: %s of %s%s",
-                    team,
-                    _percent(worst),
-                    worst.kind,
-                    worst.amount(worst.spent),
-                    worst.amount(worst.limit),
-                    "; it is refused from now on" if mark == _SPENT and budget.stop else "",
-                    extra={"team": team, "budget": worst.kind, "share": float(share)},
-                )
+        _log.warning(
+            "team %s has spent %s of its monthly budget of %s: %s of %s%s",
+            team,
+            _percent(worst),
+            worst.kind,
+            worst.amount(worst.spent),
+            worst.amount(worst.limit),
+            "; it is refused from now on" if account.told == _SPENT and budget.stop else "",
+            extra={"team": team, "budget": worst.kind, "share": float(worst.of_limit)},
+        )
 
     def _refusal(self, team: str, worst: Share) -> BudgetSpent:
         unit = "tokens" if worst.kind == "tokens" else self._currency
@@ -205,7 +207,7 @@ def month_of(now_us: int) -> tuple[int, int]:
     return int(begins.timestamp()) * _MICROSECONDS, int(ends.timestamp()) * _MICROSECONDS
 
 
-def _limits(budget: Budget | None) -> tuple[tuple[str, int], ...]:
+def _limits(budget: Budget | None) -> tuple[tuple[str, int, int], ...]:
     if budget is None:
         return ()
     limits = []
@@ -213,7 +215,8 @@ def _limits(budget: Budget | None) -> tuple[tuple[str, int], ...]:
         limits.append(("money", pico_of(budget.money_per_month)))
     if budget.tokens_per_month is not None:
         limits.append(("tokens", budget.tokens_per_month))
-    return tuple(limits)
+    share = Fraction(repr(budget.warn_at))
+    return tuple((kind, limit, ceil(limit * share)) for kind, limit in limits)
 
 
 def _percent(share: Share) -> str:
