@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol
 
 from prometheus_client import CollectorRegistry
 
+from inferd import tracing
 from inferd.api.admin_auth import load_or_create_admin_key
 from inferd.api.http_protocol import ConnectionLimits
 from inferd.api.listener import Listener
@@ -115,6 +116,9 @@ class App:
                 records=Records(db, await workers.load(db)),
                 watch=self._spectator.worker_changed if self._spectator else None,
             )
+            traced = loaded.config.tracing
+            spans = tracing.opened(traced.endpoint, traced.sample_ratio)
+            self.node.ledger.tracing = await stack.enter_async_context(spans)
             await self.node.restore()
             lock.publish(str(self._admin.address))
             await self._serve(server, admin_key)

@@ -165,7 +165,7 @@ class Dispatch:
             return
         client = self._clients[lease.target]
         settlement.placed(lease, attempt_id)
-        answer = sink.answer(request, attempt_id)
+        answer = sink.answer(_as_told_by(client, request), attempt_id)
         if request.adapter is None:
             await self._exchange(request, client, attempt_id, lease, answer, sink, settlement)
         elif client.adapters is None:
@@ -196,7 +196,7 @@ class Dispatch:
         ) as pair:
             decoding = pair.decoding
             client = self._clients[decoding.target]
-            answer = sink.answer(request, attempt_id)
+            answer = sink.answer(_as_told_by(client, request), attempt_id)
             await self._exchange(
                 request, client, attempt_id, decoding, answer, sink, settlement, pair
             )
@@ -213,7 +213,8 @@ class Dispatch:
         pair: Pair | None = None,
     ) -> None:
         payload = engine_payload(request, attempt_id, client, pair.fields if pair else NOTHING_MORE)
-        async with client.exchange(request.endpoint.engine_path, payload) as exchange:
+        path, traced = request.endpoint.engine_path, settlement.traceparent
+        async with client.exchange(path, payload, traced) as exchange:
             if pair is not None:
                 pair.answers_on(exchange)
             try:
@@ -279,6 +280,13 @@ class Dispatch:
             yield
         finally:
             self._in_flight -= 1
+
+
+def _as_told_by(client: WorkerClient, request: InferenceRequest) -> InferenceRequest:
+    """The request as its worker answers it: an engine may put several tokens into one event."""
+    if client.tokens_per_event == request.tokens_per_event:
+        return request
+    return replace(request, tokens_per_event=client.tokens_per_event)
 
 
 def _fitted(

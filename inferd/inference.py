@@ -195,6 +195,10 @@ class InferenceRequest:
     """Any team may find its prompt in the engine's cache, not only its own."""
     rank: int = 0
     """Under overload the lower ranks are shed first."""
+    tokens_per_event: int = 1
+    """The most that its worker tells in one event of a stream."""
+    traceparent: str | None = None
+    """Of its client, if it told one: W3C's header."""
     why: dict[str, str] | None = None
     """Where to note why it went where it went, if the client asked: response headers."""
     echo: dict[str, Any] = field(default_factory=dict)

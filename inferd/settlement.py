@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, Self
 
 from inferd.clock import monotonic, utc_now_us
+from inferd.counting import count, told
 from inferd.errors import DeadlineExceeded, InferdError
 from inferd.inference import InferenceRequest, Outcome, Usage
 from inferd.metrics import Metrics
 from inferd.quota.exact_counts import ExactCounts
-from inferd.routing.admission import ttft_target_s
 from inferd.storage.unbilled import UnbilledAttempt
 from inferd.storage.usage import UsageRow
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from inferd.quota.estimate import Estimator
     from inferd.quota.prices import PriceList
     from inferd.routing.lease import Lease
+    from inferd.tracing import RequestSpan, Tracing
 
 
 WHY_HEADER = "x-inferd-why"
@@ -69,6 +70,8 @@ class Ledger:
         self.targets_of = targets_of
         self.record = record
         self.record_unbilled = record_unbilled
+        self.tracing: Tracing | None = None
+        """Who starts spans of requests; None: nobody."""
         self.open_count = 0
 
     def open(self, request: InferenceRequest) -> Settlement:
@@ -94,6 +97,7 @@ class Settlement:
         "_postponed",
         "_request",
         "_reservation",
+        "_span",
         "_usage",
         "attempts",
         "error_code",
@@ -116,6 +120,7 @@ class Settlement:
         self._last_output: float | None = None
         self._left: float | None = None
         self._usage = Usage()
+        self._span: RequestSpan | None = None
         self._free = False
         self._postponed = 0
         self.attempts = 0
@@ -126,6 +131,10 @@ class Settlement:
 
     def __enter__(self) -> Self:
         self._ledger.open_count += 1
+        tracing = self._ledger.tracing
+        if tracing is not None:
+            request = self._request
+            self._span = tracing.request(f"{request.endpoint} {request.pool}", request.traceparent)
         return self
 
     def __exit__(
@@ -171,9 +180,23 @@ class Settlement:
         self._lease, self._decoding = lease, decoding
         self.response_id = response_id
         self._placed = monotonic()
+        if self._span is not None:
+            self._span.attempt(
+                {
+                    "inferd.worker": lease.target,
+                    "inferd.attempt": self.attempts,
+                    "inferd.placement": lease.reason,
+                    "gen_ai.response.id": response_id,
+                }
+            )
         if self._request.why is not None:
             decoder = f"; decode_worker={decoding.target}" if decoding else ""
             self._request.why[WHY_HEADER] = lease.explain() + decoder
+
+    @property
+    def traceparent(self) -> str | None:
+        """For the engine: that of the attempt, else what the client told."""
+        return self._request.traceparent if self._span is None else self._span.traceparent
 
     def refused(self) -> None:
         """The engine refused the last attempt: its team's turn is given back."""
@@ -296,7 +319,9 @@ class Settlement:
         row = self._row()
         ledger.budgets.spend(row.team, self._usage.total_tokens, row.cost_pico, row.ts_us)
         ledger.record(row)
-        _count(row, ledger.metrics, ledger.targets_of(row.model))
+        if self._span is not None:
+            self._span.end(told(row), row.error_code)
+        count(row, ledger.metrics, ledger.targets_of(row.model))
         if self.workers_failed and self.attempts > 1:
             ledger.metrics.pool[row.pool].retries.inc()
         usage = self._usage
@@ -358,31 +383,3 @@ class Settlement:
             choices=request.choices,
             prefill_worker=lease.target if lease and self._decoding else None,
         )
-
-
-def _count(row: UsageRow, metrics: Metrics, targets: Targets | None) -> None:
-    traffic = metrics.traffic[row.team, row.model, row.version]
-    traffic.requests[row.outcome].inc()
-    if row.prompt_tokens:
-        traffic.prompt_tokens_cached.inc(row.cached_tokens)
-        traffic.prompt_tokens_computed.inc(row.prompt_tokens - row.cached_tokens)
-        traffic.completion_tokens.inc(row.completion_tokens)
-    if row.cost_pico:
-        traffic.cost.inc(row.cost_pico / 1e12)
-    if row.estimated:
-        traffic.estimated.inc()
-    if row.placement_reason is not None:
-        pool = metrics.pool[row.pool]
-        pool.queue_wait[row.priority].observe(row.queue_wait_s)
-        pool.placements[row.placement_reason].inc()
-    model = metrics.model[row.model, row.version]
-    if row.ttft_s is not None:
-        model.ttft_s.observe(row.ttft_s)
-        if targets is not None:
-            met = row.ttft_s <= ttft_target_s(targets, row.prompt_tokens)
-            (model.met if met else model.missed)["ttft"].inc()
-    if row.tpot_s is not None:
-        model.time_per_output_token_s.observe(row.tpot_s)
-        if targets is not None:
-            met = row.tpot_s <= targets.tpot_ms / 1_000
-            (model.met if met else model.missed)["tpot"].inc()

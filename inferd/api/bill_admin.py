@@ -26,13 +26,13 @@ async def usage_of(
 ) -> Answer:
     """Sums by group and over all of them; amounts exact, as text and in 1e-12 of the currency."""
     groups = []
-    for one in await sums(db, where, by):
+    found = await sums(db, where, by)
+    for one in found:
         named: Answer = dict(zip(by, one.group, strict=True))
         for name in _TIMES:
             if name in named:
                 named[name] = named[name] // 1_000_000
         groups.append(named | _totals(asdict(one)))
-    whole = await sums(db, where, ())
     return {
         "object": "usage",
         "by": list(by),
@@ -40,7 +40,7 @@ async def usage_of(
         "until": None if where.until_us is None else -(-where.until_us // HOUR_US) * 3_600,
         "currency": currency,
         "groups": groups,
-        "total": _totals(asdict(whole[0])) if whole else None,
+        "total": _whole([asdict(one) for one in found]) if found else None,
     }
 
 
@@ -79,6 +79,12 @@ async def life_of(db: Readable, request_id: str) -> Answer:
 
 def action_answer(action: Action) -> Answer:
     return {"object": "action", **asdict(action)}
+
+
+def _whole(groups: list[Answer]) -> Answer:
+    names = [name for name in groups[0] if name != "group"]
+    whole = {name: sum(group[name] for group in groups) for name in names}
+    return _totals({"group": (), **whole})
 
 
 def _totals(sums: Answer) -> Answer:

@@ -32,6 +32,7 @@ from inferd.inference import (
     Priority,
 )
 from inferd.routing.prefix import PrefixHasher
+from inferd.tracing import traceparent_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,6 +121,8 @@ class InferenceEndpoint:
         request = await self._validate(scope, receive, caller, record)
         record.model, record.stream = request.pool, request.stream
         record.priority = request.priority
+        if (traced := traceparent_of(header(scope["headers"], b"traceparent"))) is not None:
+            request = replace(request, traceparent=traced)
         if header(scope["headers"], EXPLAIN_HEADER) is not None:
             request = replace(request, why=why)
         if request.stream:

@@ -33,6 +33,8 @@ RESTART_REASONS: Final = {
     "admin_listen": "inferd takes its addresses once, at start",
     "state_dir": "the database and the lock in it are held while inferd runs",
     "environment": "every engine must run from one environment",
+    "endpoint": "the exporter of spans is made once, at start",
+    "sample_ratio": "the exporter of spans is made once, at start",
 }
 _LIVE: Final[frozenset[tuple[KeyPath, str]]] = frozenset({(("server",), "keep_workers")})
 """Keys that need no restart, in sections whose others do."""
@@ -245,6 +247,7 @@ def diff(old: Config, new: Config) -> list[Change]:
         _restarts(("server",), old.server, new.server),
         _server_changes(old.server, new.server),
         _restarts(("engine",), old.engine, new.engine),
+        _restarts(("tracing",), old.tracing, new.tracing),
         [LogLevelChanged(old.logs, new.logs)] if old.logs != new.logs else [],
         [BillingChanged(old.billing, new.billing)] if old.billing != new.billing else [],
         _file_changes(old.files, new.files),

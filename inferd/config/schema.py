@@ -17,6 +17,7 @@ from inferd.config.limits import LimitsOnModel
 from inferd.config.money import Billing, Budget
 from inferd.config.sampling_defaults import Extra, SamplingDefaults
 from inferd.config.section import ORIGIN, Folder, ModelName, Name, Seconds, Section, Tokens
+from inferd.config.tracing import Tracing
 from inferd.config.version import Version
 
 
@@ -208,6 +209,7 @@ class Config(Section):
     engine: Engine = Field(default_factory=Engine, description="the engine's own environment")
     files: Files = Field(default_factory=Files, description="where files are kept, how much")
     logs: Logs = Field(default_factory=Logs, description="JSON lines on standard error")
+    tracing: Tracing = Field(default_factory=Tracing, description="where spans go")
     billing: Billing = Field(default_factory=Billing, description="currency, ledger's keeping")
     models: tuple[Model, ...] = Field(
         min_length=1, max_length=256, description="what is served, by public name"

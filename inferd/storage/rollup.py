@@ -105,7 +105,7 @@ async def sums(
     found = await db.read(
         f"SELECT {', '.join([*names, _TOTALS])} FROM ("  # noqa: S608 - checked names
         f"SELECT {_KEYS}, {', '.join(_SUMMED)} FROM usage_hours WHERE {conditions} "
-        f"UNION ALL SELECT * FROM (SELECT {_ROW} FROM requests WHERE rowid > {_MARK}) "
+        f"UNION ALL SELECT * FROM (SELECT {_ROW} FROM requests NOT INDEXED WHERE rowid > {_MARK}) "
         f"WHERE {conditions})" + (f" GROUP BY {grouped} ORDER BY {grouped}" if by else ""),
         parameters,
     )

@@ -54,6 +54,8 @@ class StreamRelay(ABC):
         "_prompt_tokens_estimated",
         "_response_id",
         "_splitter",
+        "_tokens_max",
+        "_tokens_per_event",
         "_usual_start",
         "done",
         "events",
@@ -68,6 +70,8 @@ class StreamRelay(ABC):
         self._include_usage = request.include_usage
         self._choices = request.choices
         self._prompt_tokens_estimated = request.prompt_tokens_estimated
+        self._tokens_per_event = request.tokens_per_event
+        self._tokens_max = request.output_tokens_max * request.choices
         self._splitter = FrameSplitter()
         self._opened = False
         self._left = False
@@ -159,10 +163,12 @@ class StreamRelay(ABC):
         ):
             return told
         told = told or Usage()
+        # Never less than the client got: each event may hold so many, the last one fewer.
+        relayed = min(self.events * self._tokens_per_event, max(self._tokens_max, self.events))
         return Usage(
             prompt_tokens=told.prompt_tokens or self._prompt_tokens_estimated,
             cached_tokens=told.cached_tokens,
-            completion_tokens=max(self.events, told.completion_tokens),
+            completion_tokens=max(relayed, told.completion_tokens),
             reasoning_tokens=told.reasoning_tokens,
             estimated=True,
         )

@@ -197,14 +197,16 @@ class WorkerPool:
         """Connections kept for the next request."""
         return len(self._idle)
 
-    async def open(self, method: str, path: str, body: bytes = b"") -> Exchange:
+    async def open(
+        self, method: str, path: str, body: bytes = b"", traceparent: str | None = None
+    ) -> Exchange:
         """Send one request; its answer is awaited on the exchange.
 
         Raises:
             WorkerUnreachable: no connection within `CONNECT_S_MAX` seconds.
         """
         connection = self._take_idle() or await self.connect()
-        return Exchange(self, connection, self._request(method, path, body))
+        return Exchange(self, connection, self._request(method, path, body, traceparent))
 
     async def connect(self) -> Connection:
         """A new connection.
@@ -264,8 +266,10 @@ class WorkerPool:
             connection.close()
         return None
 
-    def _request(self, method: str, path: str, body: bytes) -> bytes:
+    def _request(self, method: str, path: str, body: bytes, traceparent: str | None) -> bytes:
         head = f"{method} {self._origin.path}{path} HTTP/1.1\r\n".encode("latin-1") + self._fixed
+        if traceparent is not None:
+            head += b"\r\ntraceparent: " + traceparent.encode("ascii")
         if not body:
             return head + b"\r\n\r\n"
         return b"%b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (

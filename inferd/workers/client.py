@@ -87,6 +87,8 @@ class WorkerClient:
         """Where those that decode meet it, if it computes prompts for them."""
         self.adapters: Adapters | None = None
         """Those that its engine may be asked for, if it keeps any."""
+        self.tokens_per_event = 1
+        """The most that the engine puts into one event of a stream."""
         self._pool = WorkerPool(url, headers)
         self._open: set[Exchange] = set()
         self._abandoned: asyncio.Queue[Abandoned] = asyncio.Queue(ABANDONED_MAX)
@@ -99,7 +101,9 @@ class WorkerClient:
         """Told of every abort whether the engine confirmed it."""
 
     @asynccontextmanager
-    async def exchange(self, path: str, payload: bytes) -> AsyncIterator[Exchange]:
+    async def exchange(
+        self, path: str, payload: bytes, traceparent: str | None = None
+    ) -> AsyncIterator[Exchange]:
         """POST `payload`; the exchange is closed at the end of the scope unless abandoned.
 
         Raises:
@@ -109,7 +113,7 @@ class WorkerClient:
         if self._closed and self._failure is not None:
             raise self._failure
         failures = self._failures
-        exchange = await self._pool.open("POST", path, payload)
+        exchange = await self._pool.open("POST", path, payload, traceparent)
         if self._failure is not None and self._failures != failures:  # told while it connected
             exchange.close()
             raise self._failure

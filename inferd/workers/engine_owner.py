@@ -48,6 +48,7 @@ class EngineOwner(WorkerBase):
         # Not base64, which may begin with "-", like an option.
         self._api_key = earlier.api_key if earlier else secrets.token_hex(32)
         client = WorkerClient(worker_id, f"http://{engine.HOST}:{self._port}", self._api_key)
+        client.tokens_per_event = spec.engine.stream_interval
         super().__init__(
             worker_id,
             pool,

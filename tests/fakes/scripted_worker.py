@@ -192,6 +192,7 @@ class ScriptedWorker:
         self.open: set[ScriptedExchange] = set()
         self.requests: list[dict[str, Any]] = []
         self.aborts: list[str] = []
+        self.traced: list[str] = []
         self.billed = 0
         self.first_token_s = 0.1
         self.token_s = 0.04
@@ -211,8 +212,12 @@ class _Wire:
     def __init__(self, worker: ScriptedWorker) -> None:
         self._worker = worker
 
-    async def open(self, method: str, path: str, body: bytes = b"") -> ScriptedExchange | _Answered:
+    async def open(
+        self, method: str, path: str, body: bytes = b"", traceparent: str | None = None
+    ) -> ScriptedExchange | _Answered:
         del method
+        if traceparent is not None:
+            self._worker.traced.append(traceparent)
         worker = self._worker
         await asyncio.sleep(0)
         if worker.refuses_connections:

@@ -29,6 +29,7 @@ SCRIPTS = (
     "scripts/check",
     "scripts/conformance",
     "scripts/lock",
+    "scripts/promtool",
     "scripts/serve",
     "scripts/test",
     ".ci/run",

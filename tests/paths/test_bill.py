@@ -82,3 +82,17 @@ async def test_prices_of_a_reload_hold_for_what_is_settled_after_it() -> None:
         await path.dispatch.run(path.request(), CollectedStream())
     (row,) = path.rows
     assert replace(row, cost_pico=0) == row
+
+
+async def test_an_estimate_reckons_with_several_tokens_in_an_event() -> None:
+    path = DataPath("w1")
+    worker = path.workers["w1"]
+    worker.ignores_aborts, worker.token_s = True, 2.0
+    worker.client.tokens_per_event = 4
+    async with path.serving() as requests:
+        for limit in (100, 10):
+            request = path.request(output_tokens_max=limit)
+            task = requests.create_task(path.dispatch.run(request, CollectedStream()))
+            await asyncio.sleep(4.5)  # the first event and two more
+            task.cancel()
+    assert [(row.estimated, row.completion_tokens) for row in path.rows] == [(True, 12), (True, 10)]

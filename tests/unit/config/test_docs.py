@@ -18,6 +18,7 @@ HEADINGS = {
     "Engine": "[engine]",
     "Files": "[files]",
     "Logs": "[logs]",
+    "Tracing": "[tracing]",
     "Billing": "[billing]",
     "Model": "[[models]]",
     "SamplingDefaults": "[models.defaults]",

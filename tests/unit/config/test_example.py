@@ -60,6 +60,7 @@ NAMED = {
     "engine": sections()["Engine"],
     "files": sections()["Files"],
     "logs": sections()["Logs"],
+    "tracing": sections()["Tracing"],
     "billing": sections()["Billing"],
     "models": sections()["Model"],
     "models.defaults": sections()["SamplingDefaults"],
