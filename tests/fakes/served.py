@@ -103,9 +103,14 @@ class Served:
 
     async def status(self) -> dict[str, Any]:
         """`inferd status --json`, without the command's start."""
+        return await self.ask_admin("status")
+
+    async def ask_admin(self, path: str) -> dict[str, Any]:
+        """A GET of the admin API."""
         key = (self.folder / "state" / "admin.key").read_text().strip()
         headers = {"Authorization": f"Bearer {key}"}
-        async with self.http.get(f"http://{self.admin}/admin/v1/status", headers=headers) as answer:
+        url = f"http://{self.admin}/admin/v1/{path}"
+        async with self.http.get(url, headers=headers) as answer:
             assert answer.status == 200, await answer.text()
             body: dict[str, Any] = await answer.json()
             return body

@@ -68,6 +68,10 @@ async def test_streams_cancels_and_the_ledger_agree_with_the_engine(tmp_path: Pa
         assert sum(row.prompt_tokens for row in rows) == counted["prompt_tokens_total"]
         assert sum(row.completion_tokens for row in rows) == counted["generation_tokens_total"]
         assert not any(row.estimated for row in rows)
+        balance = await inferd.ask_admin("reconcile")
+        assert balance["balanced"], balance
+        (worker,) = balance["workers"]
+        assert worker["engine"]["cached_tokens"] == sum(row.cached_tokens for row in rows)
         assert {row.team for row in rows} == {"demo", "system"}
         assert inferd.key not in inferd.log
 
