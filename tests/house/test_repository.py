@@ -31,6 +31,7 @@ SCRIPTS = (
     "scripts/lock",
     "scripts/promtool",
     "scripts/serve",
+    "scripts/soak",
     "scripts/test",
     ".ci/run",
 )
@@ -169,6 +170,14 @@ def test_every_benchmark_is_run_and_documented() -> None:
             name = Path(path).relative_to("scripts/benchmarks").parts[0].removesuffix(".py")
             assert re.search(rf"^names=\(.*\b{name}\b.*\)$", run, re.MULTILINE), name
             assert f"scripts/bench {name}" in documented, name
+
+
+def test_every_soak_is_run_and_documented() -> None:
+    run = re.search(r"^names=\((.*)\)$", repository.read("scripts/soak"), re.MULTILINE)
+    assert run is not None
+    for name in run[1].split():
+        assert (repository.ROOT / "scripts" / "soaks" / f"{name}.py").exists(), name
+        assert f"`scripts/soak {name}" in repository.read("docs/testing.md"), name
 
 
 @pytest.fixture

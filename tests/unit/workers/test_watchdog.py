@@ -183,6 +183,17 @@ def test_one_rank_that_stands_still_among_those_that_get_on_is_found() -> None:
     assert watched.decisions[:2] == [D.SUSPECTED, D.HUNG]
 
 
+def test_a_scheduler_that_says_it_has_nothing_to_do_has_lost_what_it_owes() -> None:
+    watched = busy()
+    while not watched.found or watched.found[-1][1].decision is D.SUSPECTED:
+        at = watched.now
+        watched.look(ranks=(RankReport(at, busy=False),), owed=1, begun=0)
+        assert watched.now < 60
+    assert watched.decisions == [D.SUSPECTED, D.MUTE]
+    assert "its scheduler reports that it has nothing to do" in watched.evidence
+    assert watched.now > 30
+
+
 def test_a_dead_part_is_a_verdict_at_once_with_or_without_work() -> None:
     for watched in (busy(), Watched()):
         watched.look(processes=Processes(dead=("sglang::scheduler_TP3 (12)",)))
