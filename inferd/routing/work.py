@@ -20,8 +20,8 @@ PROMPT_TOKENS_MAX: Final = 131_072
 class Work:
     """Seconds.
 
-    `backlog_s`: all prompts without a first token; `again_s`: all that runs, computed once more;
-    `step_s`: one step of what runs.
+    `backlog_s`: all prompts without a first token; `again_s`: those of all that runs, computed
+    once more; `step_s`: one step of what runs.
     """
 
     backlog_s: float = 0.0

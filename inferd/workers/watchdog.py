@@ -54,7 +54,8 @@ class Expectation:
     backlog_s: float = 0.0
     """To compute every prompt that waits for its first token."""
     again_s: float = 0.0
-    """To compute once more what runs: an engine short of memory takes answers back."""
+    """To compute the prompts of what is thought to run: an engine short of memory takes answers
+    back, and of one that comes whole the first token is only assumed."""
     step_s: float = 0.0
     """One token for each answer that runs."""
 
@@ -258,7 +259,9 @@ class Watchdog:
         """For how long silence is no hang."""
         expected = signs.expected
         work_s = expected.backlog_s + expected.step_s
-        if signs.engine_waiting:
+        # Of an answer that comes whole nobody hears when its prompt is through: it is then thought
+        # to run, but may be computed still.
+        if signs.engine_waiting or signs.owed > signs.begun:
             work_s += expected.again_s
         return min(limits.silence_s + limits.slack * work_s, limits.silence_s_max)
 

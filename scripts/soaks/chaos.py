@@ -127,6 +127,10 @@ class Chaos:
                 if last.get(name) != state:
                     last[name] = state
                     self.seen.append(Seen(monotonic(), name, state))
+            there = {worker["worker"] for worker in self.node.workers_of(status)}
+            for name in set(last) - there if status else ():
+                del last[name]
+                self.seen.append(Seen(monotonic(), name, "stopped"))
             await asyncio.sleep(LOOK_S)
 
     async def _count_decisions(self) -> None:

@@ -151,6 +151,15 @@ def test_whole_answers_say_nothing_until_their_end_and_need_not() -> None:
     assert watched.decisions == []
 
 
+def test_the_prompt_of_a_whole_answer_may_be_computed_still_when_it_is_thought_to_run() -> None:
+    watched = Watched()
+    watched.look(owed=1, begun=0, expected=Expectation(again_s=10.0, step_s=0.05))
+    watched.still(69, cores=1.0)
+    assert watched.decisions == [D.SUSPECTED]
+    watched.still(3, cores=1.0)
+    assert watched.decisions == [D.SUSPECTED, D.STALLED]
+
+
 def test_an_answer_that_was_taken_back_may_be_silent_for_as_long_as_it_is_computed_again() -> None:
     watched = busy(Expectation(step_s=0.05, again_s=10.0))
     watched.still(60, engine_waiting=1)
