@@ -47,6 +47,8 @@ class Fleet:
         """The decode side of each split pool, by the pool's name."""
         self.on_ready: Callable[[WorkerBase], None] | None = None
         self._leaving: dict[str, Scheduler] = {}
+        self._held_back: dict[str, WorkerBase] = {}
+        """Workers that get no new requests because they seem to hang."""
         self._metrics = metrics
         self._record = record
         self._rng = rng
@@ -105,8 +107,10 @@ class Fleet:
                 if self.on_ready is not None:
                     self.on_ready(worker)
             elif after is WorkerState.DRAINING:
+                self._spare_suspects(scheduler, without=worker.id)
                 scheduler.target_draining(worker.id)
             elif before in (WorkerState.READY, WorkerState.DRAINING):
+                self._spare_suspects(scheduler, without=worker.id)
                 scheduler.target_down(worker.id)
         if after in (WorkerState.STOPPED, WorkerState.FAILED):
             self._forget_if_empty(worker.pool)
@@ -158,9 +162,19 @@ class Fleet:
         if scheduler is None or worker.state is not WorkerState.READY:
             return
         if not suspected:
+            self._held_back.pop(worker.id, None)
             scheduler.target_up(worker.id, worker.inflight_max)
         elif set(scheduler.ready_targets) - {worker.id}:
+            self._held_back[worker.id] = worker
             scheduler.target_draining(worker.id)
+
+    def _spare_suspects(self, scheduler: Scheduler, without: str) -> None:
+        """Before the last other worker goes: one that may hang is better than none."""
+        self._held_back.pop(without, None)
+        if not set(scheduler.ready_targets) - {without}:
+            for worker in [one for one in self._held_back.values() if one.pool == scheduler.pool]:
+                del self._held_back[worker.id]
+                scheduler.target_up(worker.id, worker.inflight_max)
 
     def expected(self, worker_id: str) -> Expectation:
         """What a worker's work should take, by what its pool has learnt."""
