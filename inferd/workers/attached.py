@@ -12,19 +12,26 @@ from typing import Final
 
 import orjson
 
+from inferd import clock
 from inferd.clock import utc_now_us
 from inferd.errors import ShuttingDown, UpstreamError, WorkerTimeout, WorkerUnreachable
 from inferd.inference import ModelKind
 from inferd.workers import engine
 from inferd.workers.base import Node, WorkerBase
 from inferd.workers.client import OK, WorkerClient
-from inferd.workers.spec import AttachedSpec
+from inferd.workers.spec import AttachedSpec, WorkerSpec
 from inferd.workers.states import WorkerState, move
+from inferd.workers.vigil import Vigil
 
 PROBE_LOOK_S: Final = 2.0
 PROBE_S_MAX: Final = 5.0
 SILENT_PROBES_MAX: Final = 3
 """A worker in a long prefill may miss a probe; one that refuses connections is lost at once."""
+DISTRUST_S: Final = 10.0
+DISTRUST_S_MAX: Final = 300.0
+"""One that hung is not used for this long, twice as long each time: probes prove nothing."""
+TRUSTED_S: Final = 60.0
+"""A worker that served for so long is one that never hung."""
 UNKNOWN_URL: Final = frozenset({404, 405})
 KEY_REFUSED: Final = frozenset({401, 403})
 NOT_NOW: Final = frozenset({408, 429})
@@ -63,6 +70,8 @@ class AttachedWorker(WorkerBase):
         self.silent = 0
         """How many probes in a row it has let pass while it was READY."""
         self._has_ready = True
+        self._distrust_s = 0.0
+        self._trusted_from = 0.0
 
     @property
     def progress(self) -> str:
@@ -92,10 +101,28 @@ class AttachedWorker(WorkerBase):
                 move(self, WorkerState.DRAINING, "stopping with inferd")
             move(self, WorkerState.STOPPED, "let go")
 
+    def respec(self, spec: WorkerSpec | AttachedSpec) -> None:
+        assert isinstance(spec, AttachedSpec)
+        self.spec = spec
+
     async def _serve(self) -> None:
-        while not self.draining:
-            await self._probe()
-            await self._sleep(PROBE_LOOK_S)
+        async with asyncio.TaskGroup() as group:
+            vigil: Vigil | None = None
+            watching: asyncio.Task[None] | None = None
+            while not self.draining:
+                await self._probe()
+                serves = self.state is WorkerState.READY
+                if watching is not None and not serves:
+                    watching.cancel()
+                    vigil = watching = None
+                elif vigil is None and serves and self.client.speaks_sglang:
+                    vigil = Vigil(self, None, lambda: self.spec.watchdog, self._node.expected)
+                    watching = group.create_task(vigil.run())
+                await self._sleep(PROBE_LOOK_S)
+                if vigil is not None and vigil.condemned and self.state is WorkerState.READY:
+                    self._distrust(vigil.condemned)
+            if watching is not None:
+                watching.cancel()
         if self.state is WorkerState.READY:
             await self._finish_leases(lambda: False)
 
@@ -115,6 +142,16 @@ class AttachedWorker(WorkerBase):
             if self.state is WorkerState.LOADING:
                 move(self, WorkerState.READY)
 
+    def _distrust(self, reason: str) -> None:
+        """It hangs: who waits is told, and nobody is sent there until it has proved itself."""
+        now = clock.monotonic()
+        if now - self.since >= TRUSTED_S:
+            self._distrust_s = 0.0
+        self._distrust_s = min(max(2 * self._distrust_s, DISTRUST_S), DISTRUST_S_MAX)
+        self._trusted_from = now + self._distrust_s
+        move(self, WorkerState.FAILED, reason)
+        self.client.fail_all(WorkerUnreachable("The worker was lost."))
+
     def _missed(self, error: UpstreamError) -> None:
         self._problem = error.message
         if self.state is WorkerState.LOADING:
@@ -122,8 +159,9 @@ class AttachedWorker(WorkerBase):
                 move(self, WorkerState.FAILED, error.message)
         elif self.state is WorkerState.READY:
             self.silent += 1
-            if isinstance(error, WorkerTimeout) and self.silent < SILENT_PROBES_MAX:
-                return
+            busy = self.client.speaks_sglang and self.client.debt().owed > 0
+            if isinstance(error, WorkerTimeout) and (busy or self.silent < SILENT_PROBES_MAX):
+                return  # whether a busy one hangs is for the watchdog to say
             move(self, WorkerState.FAILED, error.message)
             if isinstance(error, WorkerUnreachable):
                 self.client.fail_all(WorkerUnreachable("The worker was lost."))
@@ -135,6 +173,8 @@ class AttachedWorker(WorkerBase):
             UpstreamError: it does not, and why.
         """
         closely = self.state is not WorkerState.READY
+        if self.state is WorkerState.FAILED and self._distrust_s:
+            await self._check_health()
         if self._has_ready or closely:
             status, _ = await self.client.get(engine.READY_PATH, PROBE_S_MAX)
             self._has_ready = status not in UNKNOWN_URL
@@ -147,6 +187,15 @@ class AttachedWorker(WorkerBase):
             if self.client.speaks_sglang:
                 await self._check_kind()
                 await self._begin_counting()
+
+    async def _check_health(self) -> None:
+        """One that hung must wait, and then make a token."""
+        wait_s = self._trusted_from - clock.monotonic()
+        if wait_s > 0:
+            raise UpstreamError(f"it hung, and is not asked for another {wait_s:.0f} s")
+        status, _ = await self.client.get(engine.HEALTH_PATH, self.spec.watchdog.unanswered_s)
+        if status != OK:
+            raise UpstreamError(f"it hung, and generates nothing (GET /health gave {status})")
 
     async def _reports_loads(self) -> bool:
         """Whether it has SGLang's load reports, and so its aborts; False only if it says so.

@@ -93,6 +93,7 @@ class AttachedSpec:
     api_key: str | None
     inflight_max: int
     kind: ModelKind = ModelKind.CHAT
+    watchdog: Watchdog = field(default_factory=Watchdog)
 
     def __repr__(self) -> str:
         return f"AttachedSpec({self.url!r}, model={self.model!r})"
@@ -163,7 +164,9 @@ def pools_from_config(
             worker=_worker(loaded, model, version, secrets),
             count=version.workers.count,
             drain_s=version.workers.drain_s,
-            attached=tuple(_attached(model, attached, variables) for attached in version.attached),
+            attached=tuple(
+                _attached(model, version, attached, variables) for attached in version.attached
+            ),
             prefill_count=version.split.prefill_workers if version.split else 0,
         )
         for model, version in versions
@@ -201,13 +204,16 @@ def _worker(
     )
 
 
-def _attached(model: Model, attached: AttachedWorker, environ: Mapping[str, str]) -> AttachedSpec:
+def _attached(
+    model: Model, version: Version, attached: AttachedWorker, environ: Mapping[str, str]
+) -> AttachedSpec:
     return AttachedSpec(
         model=attached.model or model.name,
         url=attached.url.rstrip("/"),
         api_key=environ.get(attached.key_env) if attached.key_env else None,
         inflight_max=attached.inflight_max,
         kind=ModelKind(model.kind),
+        watchdog=version.watchdog,
     )
 
 

@@ -14,7 +14,15 @@ from inferd import clock
 from inferd.errors import UpstreamError
 from inferd.workers import engine
 from inferd.workers.client import OK
-from inferd.workers.watchdog import FATAL, LOOK_S, Decision, Finding, Signs, Watchdog
+from inferd.workers.watchdog import (
+    FATAL,
+    LOOK_S,
+    Decision,
+    Finding,
+    Processes,
+    Signs,
+    Watchdog,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,10 +52,11 @@ class Vigil:
     def __init__(
         self,
         worker: WorkerBase,
-        parts: Parts,
+        parts: Parts | None,
         limits: Callable[[], Limits],
         expected: Callable[[str], Expectation],
     ) -> None:
+        """`parts`: its processes, if they are ours; `expected` is asked by worker id."""
         self.condemned = ""
         """Why the worker must be killed now; empty: it need not."""
         self.outgrown = ""
@@ -72,7 +81,8 @@ class Vigil:
                     found = self._health(group, limits, signs)
                 metrics = worker.metrics.worker[worker.id]
                 metrics.silence_s.set(watchdog.silent_s)
-                metrics.resident_bytes.set(signs.processes.resident_bytes)
+                if self._parts is not None:
+                    metrics.resident_bytes.set(signs.processes.resident_bytes)
                 if found is not None:
                     self._act(found, limits)
             if self._asked is not None:
@@ -87,7 +97,7 @@ class Vigil:
             heard=debt.heard,
             ranks=None if loads is None else loads.ranks,
             engine_waiting=0 if loads is None else loads.waiting,
-            processes=self._parts.look(),
+            processes=Processes() if self._parts is None else self._parts.look(),
             expected=self._expected(worker.id),
         )
 

@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import cast
 
 import aiohttp.web
+import orjson
 import pytest
 
+from inferd.config.watchdog import Watchdog
 from inferd.errors import WorkerUnreachable
 from inferd.workers import attached, base
 from inferd.workers.attached import AttachedWorker
 from inferd.workers.spec import AttachedSpec
 from inferd.workers.states import WorkerState
-from tests.fakes.engines import EngineProcess, free_port, launch_fake
+from tests.fakes.engines import EngineProcess, connected, free_port, launch_fake
 from tests.process.test_worker_life import CHAT, LONG
 from tests.process.worker_rig import Rig, read_on, running, until
 
@@ -262,3 +264,45 @@ async def test_a_gate_that_lacks_a_readiness_page_at_first_is_asked_again(tmp_pa
         assert rig.diary.states(ID) == ["loading"]
         server.answers["/ready"] = {}
         await rig.diary.entered(S.READY, worker_id=ID)
+
+
+async def test_one_that_is_healthy_but_silent_is_left_and_must_prove_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attached, "DISTRUST_S", 0.5)
+    with engine(tmp_path) as process:
+        process.wait_ready()
+        async with running(tmp_path) as rig, connected(process) as direct:
+            limits = Watchdog(silence_s=1.0)
+            spec = AttachedSpec("chat", process.base_url, None, 7, watchdog=limits)
+            rig.supervisor.apply([rig.pool(None, spec)])
+            await rig.diary.entered(S.READY, worker_id=ID)
+            client = rig.supervisor.workers[ID].client
+            async with client.exchange(CHAT, LONG) as exchange:
+                assert await exchange.head() == 200
+                await direct.fault("frozen")
+                with pytest.raises(WorkerUnreachable):
+                    await read_on(exchange)
+            await rig.diary.entered(S.FAILED, worker_id=ID)
+            assert rig.diary.reasons(ID)[0].startswith("it hangs: 1 answers owed")
+            await direct.fault("clear")
+            await rig.diary.entered(S.READY, worker_id=ID, times=2)
+            assert process.exit_code is None
+            assert (await direct.stats())["counts"]["GET /health"] >= 1
+
+
+async def test_a_busy_one_that_answers_no_probe_is_not_lost_by_that(tmp_path: Path) -> None:
+    with engine(tmp_path, "--fault", '{"kind": "block_probes"}', "--speed", "1") as process:
+        process.wait_ready()
+        async with attached_to(tmp_path, process.base_url) as rig:
+            await rig.diary.entered(S.READY, worker_id=ID)
+            worker = cast("AttachedWorker", rig.supervisor.workers[ID])
+            prompt = {"role": "user", "content": "word " * 3_000}
+            body = orjson.dumps({"model": "chat", "messages": [prompt], "max_tokens": 2})
+            async with worker.client.exchange(CHAT, body) as exchange:
+                await until(
+                    "probes are missed", lambda: worker.silent >= attached.SILENT_PROBES_MAX
+                )
+                assert await exchange.head() == 200
+                assert await exchange.read_all()
+            assert rig.diary.reasons(ID) == []
