@@ -172,9 +172,10 @@ class Fleet:
         """Before the last other worker goes: one that may hang is better than none."""
         self._held_back.pop(without, None)
         if not set(scheduler.ready_targets) - {without}:
-            for worker in [one for one in self._held_back.values() if one.pool == scheduler.pool]:
-                del self._held_back[worker.id]
-                scheduler.target_up(worker.id, worker.inflight_max)
+            for worker in list(self._held_back.values()):
+                if self._scheduler_of(worker) is scheduler:
+                    del self._held_back[worker.id]
+                    scheduler.target_up(worker.id, worker.inflight_max)
 
     def expected(self, worker_id: str) -> Expectation:
         """What a worker's work should take, by what its pool has learnt."""

@@ -53,6 +53,7 @@ _PARALLEL: Final = {
     "dp": frozenset({"--dp-size", "--data-parallel-size", "--dp"}),
     "nodes": frozenset({"--nnodes"}),
 }
+_WORK: Final = ("num_running_reqs", "num_waiting_reqs", "num_waiting_uncached_tokens")
 _DP_ATTENTION: Final = "--enable-dp-attention"
 
 
@@ -284,7 +285,8 @@ def parse_loads(body: bytes) -> Loads | None:
             ranks=tuple(
                 RankReport(
                     at=float(rank.get("timestamp", 0)),
-                    busy=bool(rank["num_running_reqs"] or rank["num_waiting_reqs"]),
+                    # A prompt that is computed in chunks is in neither of the first two.
+                    busy=any(int(rank.get(name, 0)) for name in _WORK),
                 )
                 for rank in ranks
             ),

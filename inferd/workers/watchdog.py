@@ -1,9 +1,9 @@
 """Whether a silent worker hangs, told from evidence and from what was to be expected. Pure.
 
-A sign of progress is a read of an answer, the end of one, or a new load report of a scheduler that
-is at work. Without one, and with work, a worker may be silent for as long as its prompts should
-take, times the slack, plus the limit; a slow one makes signs, and one that hangs makes none. Time
-is the watchdog's own: what this process itself slept through is held against nobody.
+A sign of progress is a read of an answer, the end of one, or a scheduler's new load report. Without
+one, and with work, a worker may be silent for as long as its prompts should take, times the slack,
+plus the limit; a slow one makes signs, and one that hangs makes none. Time is the watchdog's own:
+what this process itself slept through is held against nobody.
 """
 
 from __future__ import annotations
@@ -117,6 +117,8 @@ class Watchdog:
         self._heard = 0
         self._ranks: list[tuple[float, float]] = []
         """Of each scheduler: its last report, and when that was new."""
+        self._claimed_at = 0.0
+        """When its schedulers last did not all say that they had nothing to do."""
         self._rank_at = 0.0
         """When the scheduler that has not got on for longest last did; idle ones do not count."""
         self._heard_at = 0.0
@@ -179,6 +181,8 @@ class Watchdog:
             self._sign_at = time
         if not signs.begun:
             self._begun_at = time
+        if not signs.owed or signs.ranks is None or any(rank.busy for rank in signs.ranks):
+            self._claimed_at = time
         if signs.ranks is not None:
             self._answered_at = time
             self._note_ranks(signs.ranks)
@@ -192,10 +196,10 @@ class Watchdog:
         if len(ranks) != len(self._ranks):
             self._ranks = [(0.0, self._time)] * len(ranks)
         for number, rank in enumerate(ranks):
+            if rank.at != self._ranks[number][0]:
+                self._sign_at = self._time
             if rank.at != self._ranks[number][0] or not rank.busy:
                 self._ranks[number] = (rank.at, self._time)
-                if rank.busy:
-                    self._sign_at = self._time
         self._rank_at = min((at for _, at in self._ranks), default=self._time)
 
     def _cores(self) -> float:
@@ -242,7 +246,8 @@ class Watchdog:
         silent_s = self._time - self._sign_at
         mute_s = self._time - max(self._heard_at, self._begun_at)
         rank_s = self._time - self._rank_at if signs.ranks is not None else 0.0
-        longest_s = max(mute_s if signs.begun else 0.0, rank_s)
+        idle_s = self._time - max(self._claimed_at, self._heard_at)
+        longest_s = max(mute_s if signs.begun else 0.0, rank_s, idle_s)
         share = max(silent_s / allowed_s, longest_s / (allowed_s * MUTE_FACTOR))
         if share >= 1.0:
             return self._verdict(silent_s, mute_s, allowed_s, signs)
@@ -280,7 +285,7 @@ class Watchdog:
         evidence = self._evidence(silent_s, mute_s, allowed_s, signs)
         self._suspected = False
         # Whoever only logs verdicts is told again when as much time has passed once more.
-        self._sign_at = self._heard_at = self._time
+        self._sign_at = self._heard_at = self._claimed_at = self._time
         self._ranks = [(at, self._time) for at, _ in self._ranks]
         return Finding(decision, evidence)
 
@@ -290,7 +295,9 @@ class Watchdog:
         report = (
             "its load report stands still"
             if answered_s <= REPORT_S_MAX and silent_s > REPORT_S_MAX
-            else "its scheduler reports"
+            else "its scheduler reports that it has nothing to do"
+            if self._claimed_at < self._time and answered_s <= REPORT_S_MAX
+            else "its scheduler reports work"
             if answered_s <= REPORT_S_MAX
             else f"no probe answered for {answered_s:.1f} s"
         )
