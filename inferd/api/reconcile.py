@@ -13,6 +13,7 @@ from inferd.errors import UpstreamError
 from inferd.storage import worker_sums
 from inferd.workers import engine
 from inferd.workers.client import OK
+from inferd.workers.spec import Side
 
 if TYPE_CHECKING:
     from inferd.fleet import Fleet
@@ -65,6 +66,8 @@ async def _balance(node: Node, worker: WorkerBase, started_us: int | None) -> di
         "problem": None,
         "estimated_rows": [],
     }
+    if worker.side is Side.PREFILL:
+        return answer | {"problem": "what it computes is billed with who makes the answer of it"}
     try:
         counters = await read_counters(worker)
     except UpstreamError as error:
