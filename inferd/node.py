@@ -17,7 +17,7 @@ from inferd.api.access import Access
 from inferd.api.admin import AdminApi
 from inferd.api.bill_routes import BillApi
 from inferd.api.files import FilesApi
-from inferd.api.inference_endpoint import InferenceEndpoint
+from inferd.api.inference_endpoint import InferenceEndpoint, Operation
 from inferd.api.key_admin import KeyAdmin
 from inferd.api.models import Models
 from inferd.api.node_admin import NodeAdmin
@@ -33,6 +33,9 @@ from inferd.config.change import Change
 from inferd.config.load import LoadedConfig, load_config
 from inferd.config.reload import TeamRemoved, diff, needing_restart
 from inferd.count_checks import CountChecks
+from inferd.dashboard.compose import dashboard
+from inferd.dashboard.history import History
+from inferd.dashboard.site import DashboardOr
 from inferd.dispatch import Dispatch
 from inferd.errors import ConfigError, ProvisionError
 from inferd.fleet import Fleet
@@ -57,10 +60,11 @@ from inferd.workers.supervisor import Supervisor
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Scope
 
     from inferd.config.schema import Config
     from inferd.config.version import Version
+    from inferd.inference import Caller
     from inferd.metrics import Metrics
     from inferd.storage.database import Database
     from inferd.storage.keys import KeyRecord
@@ -153,6 +157,11 @@ class Node:
         self.supervisor.inherit(records)
         self.supervisor.apply(pools_from_config(loaded))
         self.files = self._file_store(objects)
+        self.history = History(
+            schedulers=self.fleet.schedulers,
+            workers=self.supervisor.workers.values,
+            metrics=metrics,
+        )
 
     def _supervisor(self, environment: EngineEnvironment, rng: random.Random) -> Supervisor:
         return Supervisor(
@@ -183,18 +192,7 @@ class Node:
 
     def public_app(self) -> ASGIApp:
         """What teams reach."""
-        endpoints = [
-            InferenceEndpoint(
-                operation,
-                access=self.access,
-                dispatch=self.dispatch,
-                buckets=self.buckets,
-                budgets=self.budgets,
-                estimator=self.estimator,
-                server=self.config.server,
-            )
-            for operation in OPERATIONS
-        ]
+        endpoints = [self.endpoint(operation) for operation in OPERATIONS]
         models = Models(self.access, self.fleet.pool_state, self.started_us // 1_000_000)
         count = self.metrics.http_request
         stored = [
@@ -205,12 +203,29 @@ class Node:
         note = self.refusals.note
         return public_app(endpoints, models, self._probes(), count, origins, stored, note)
 
+    def endpoint(
+        self, operation: Operation, caller_of: Callable[[Scope], Caller] | None = None
+    ) -> InferenceEndpoint:
+        """One operation, asked for with a key, or by whoever `caller_of` says."""
+        return InferenceEndpoint(
+            operation,
+            access=self.access,
+            dispatch=self.dispatch,
+            buckets=self.buckets,
+            budgets=self.budgets,
+            estimator=self.estimator,
+            server=self.config.server,
+            caller_of=caller_of,
+        )
+
     def admin_app(self, admin_key: str) -> ASGIApp:
         """What admins and ops reach."""
         keys = AdminApi(KeyAdmin(self.keys, lambda: self.config))
         apis = (keys, NodeApi(NodeAdmin(self)), BillApi(self))
         count = self.metrics.http_request
-        return admin_app(apis, self._probes(), admin_key, count, partial(audit.record, self.db))
+        note = partial(audit.record, self.db)
+        beside = partial(DashboardOr, dashboard(self, admin_key, note))
+        return admin_app(apis, self._probes(), admin_key, count, note, beside)
 
     def _file_store(self, objects: ObjectStore) -> FileStore:
         return FileStore(
@@ -236,6 +251,7 @@ class Node:
             ("ledger keeper", rollup.keep(self.db, lambda: self.config.billing.rows_kept_days)),
             ("file sweeper", self.files.run()),
             ("tokenizer checks", self.count_checks.run()),
+            ("plot sampler", self.history.run()),
         ]
 
     async def restore(self) -> None:

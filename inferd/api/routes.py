@@ -60,8 +60,12 @@ def admin_app(
     admin_key: str,
     count: Count,
     note: Callable[[Action], object],
+    beside: Callable[[ASGIApp], ASGIApp] = lambda api: api,
 ) -> ASGIApp:
-    """What admins and ops reach, on loopback; `note` takes what they did."""
+    """What admins and ops reach, on loopback; `note` takes what they did.
+
+    `beside` puts the API next to what has a door of its own.
+    """
     router = Router(
         [
             *[route for api in apis for route in api.routes()],
@@ -71,6 +75,5 @@ def admin_app(
         ],
         redirect_slashes=False,
     )
-    return Envelope(
-        AdminAuth(Audit(router, note), admin_key, OPEN_PATHS), count=count, operator=True
-    )
+    api = AdminAuth(Audit(router, note), admin_key, OPEN_PATHS)
+    return Envelope(beside(api), count=count, operator=True)

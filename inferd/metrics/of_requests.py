@@ -106,6 +106,14 @@ class OfRequests(Declarations):
         known = method if method in _METHODS else "other"
         self._http[route, known, str(status)].inc()
 
+    def ttft_counts(self) -> dict[str, list[tuple[float, float]]]:
+        """By pool: upper bounds in seconds, and how many first outputs came within each."""
+        return _by_pool(self._ttft)
+
+    def tpot_counts(self) -> dict[str, list[tuple[float, float]]]:
+        """By pool: the same of the mean time per output token."""
+        return _by_pool(self._time_per_output_token)
+
     def forget_team(self, team: str) -> None:
         self.team.pop(team, None)
         self._bucket_balance_tokens.remove_by_labels({"team": team})
@@ -133,3 +141,12 @@ class OfRequests(Declarations):
             cost=self._cost.labels(team, model, version),
             estimated=self._estimated.labels(team, model, version),
         )
+
+
+def _by_pool(histogram: Histogram) -> dict[str, list[tuple[float, float]]]:
+    found: dict[str, list[tuple[float, float]]] = {}
+    for sample in next(iter(histogram.collect())).samples:
+        if sample.name.endswith("_bucket"):
+            pool = f"{sample.labels['model']}@{sample.labels['version']}"
+            found.setdefault(pool, []).append((float(sample.labels["le"]), sample.value))
+    return found

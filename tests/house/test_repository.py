@@ -26,6 +26,7 @@ FOREIGN = {
 LOCKS = ("requirements/gateway.txt", "requirements/dev.txt")
 SCRIPTS = (
     "scripts/bench",
+    "scripts/browser",
     "scripts/check",
     "scripts/conformance",
     "scripts/lock",
