@@ -70,6 +70,8 @@ class Scenario:
     thinks: EngineCost | None = None
     oracle: bool = False
     give_up: float = 1.0
+    warm: float = WARM
+    """Share of the requests, from the first on, that is served but not measured."""
     seed: int = 1
 
 
@@ -140,7 +142,7 @@ class _Replay:
                 kind.cost, kind.kv_tokens, workload.block_tokens, all_cached=known
             )
             self.scheduler.target_up(f"w-{number:02}", 256)
-        self._first_measured = int(len(workload.arrivals) * WARM)
+        self._first_measured = int(len(workload.arrivals) * scenario.warm)
         measured = len(workload.arrivals) - self._first_measured
         self._misses_left = int(scenario.give_up * measured)
         self._peaks = self._means = 0.0
@@ -303,9 +305,10 @@ def figures(run: Run) -> dict[str, float]:
     tpot = sorted(one.tpot_s for one in answered if one.arrival.output_tokens > 1)
     prompt = sum(one.arrival.prompt_tokens for one in answered)
     hit = sum(one.cached_tokens for one in answered) / prompt if prompt else 0.0
-    bound = run.scenario.workload.bound(WARM)
+    bound = run.scenario.workload.bound(run.scenario.warm)
     mean_work = sum(run.work_ms) / len(run.work_ms) if run.work_ms else 0.0
-    promised = [promised_s / true_s for promised_s, true_s in run.promises]
+    promises = run.promises
+    kept = sum(true_s <= promised_s for promised_s, true_s in promises)
     return {
         "rate": run.rate,
         "on_time": share_on_time(run),
@@ -319,7 +322,10 @@ def figures(run: Run) -> dict[str, float]:
         "tpot_p95": quantile(tpot, 0.95),
         "work_imbalance": max(run.work_ms) / mean_work if mean_work else 1.0,
         "token_imbalance": run.token_imbalance,
-        "promise_p50": quantile(sorted(promised), 0.5),
+        "promised_p50": quantile(sorted(promised_s for promised_s, _ in promises), 0.5),
+        "promise_true_p50": quantile(sorted(true_s for _, true_s in promises), 0.5),
+        "promise_true_p95": quantile(sorted(true_s for _, true_s in promises), 0.95),
+        "promises_kept": kept / len(promises) if promises else 1.0,
         "preempted": float(run.preempted),
     }
 

@@ -13,11 +13,12 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple, TextIO
+from typing import Any, Final, NamedTuple, TextIO
 
 import orjson
 
 from inferd.errors import StartError
+from inferd.inference import SYSTEM_TEAM
 
 TICK_S_MAX: Final = 3.1
 """The chat trace's clock ticks about every three seconds: arrivals are spread within a tick."""
@@ -84,7 +85,7 @@ def load(name: str, trace: Path | None) -> Workload:
     if name in SYNTHETIC:
         return SYNTHETIC[name]()
     if trace is None:
-        known = ", ".join(sorted({*SYNTHETIC, "conv", "conv16k", "toolmix", "trace"}))
+        known = ", ".join(sorted({*SYNTHETIC, "conv", "conv16k", "servegen", "toolmix", "trace"}))
         raise StartError(f"Workload {name!r} needs --trace FILE, or is none of: {known}.")
     try:
         if name == "conv":
@@ -129,22 +130,34 @@ def _chat_trace(path: Path, tokens_max: int | None) -> Iterator[Arrival]:
 def _any_trace(path: Path) -> Workload:
     """A chat trace, times and lengths (`t_s,input_tokens,output_tokens`), or a ledger export."""
     name = path.name.removesuffix(".gz")
-    if name.endswith(".jsonl"):
-        return Workload(path.name, tuple(_chat_trace(path, None)), TRACE_BLOCK_TOKENS)
+    rows: list[dict[str, Any]]
     with _open(path) as lines:
-        rows = list(csv.DictReader(lines))
-    arrivals = sorted(_ledger_row(row) if "ts_us" in row else _length_row(row) for row in rows)
+        if name.endswith(".jsonl"):
+            rows = [orjson.loads(line) for line in lines if line.strip()]
+        else:
+            rows = list(csv.DictReader(lines))
+    if rows and "hash_ids" in rows[0]:
+        return Workload(path.name, tuple(_chat_trace(path, None)), TRACE_BLOCK_TOKENS)
+    if rows and "ts_us" in rows[0]:
+        arrivals = sorted(_ledger_row(row) for row in rows if _was_served(row))
+    else:
+        arrivals = sorted(_length_row(row) for row in rows)
     if not arrivals:
-        raise ValueError("it has no rows")
+        raise ValueError("it has no rows of served requests")
     return Workload(path.name, tuple(arrivals), BLOCK_TOKENS)
 
 
-def _length_row(row: dict[str, str]) -> Arrival:
+def _was_served(row: dict[str, Any]) -> bool:
+    """Of what was refused the ledger has no length; warm-ups are no traffic."""
+    return int(row["prompt_tokens"]) > 0 and row["team"] != SYSTEM_TEAM
+
+
+def _length_row(row: dict[str, Any]) -> Arrival:
     prompt = max(1, int(row["input_tokens"]))
     return Arrival(float(row["t_s"]), prompt, max(1, int(row["output_tokens"])), ())
 
 
-def _ledger_row(row: dict[str, str]) -> Arrival:
+def _ledger_row(row: dict[str, Any]) -> Arrival:
     """Of what was cached nothing is known but how much: keys of the team's own, as long as that."""
     prompt = max(1, int(row["prompt_tokens"]))
     shared = int(row["cached_tokens"]) // BLOCK_TOKENS

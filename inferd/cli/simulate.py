@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from inferd.capacity.simulate import Run, Scenario
+    from inferd.capacity.workloads import Workload
 
 POLICIES = ("predicted_ttft", "bounded_hash", "least_tokens", "round_robin")
 COLUMNS = (
@@ -32,11 +34,12 @@ def register(app: typer.Typer) -> None:
 
 def simulate(  # noqa: PLR0917 - options, given by name
     workload: Annotated[
-        str, typer.Option(help="conv, conv16k, toolmix or trace (with --trace), seedmix, b2b.")
+        str,
+        typer.Option(help="seedmix, b2b; conv, conv16k, toolmix, servegen, trace by --trace."),
     ] = "seedmix",
     trace: Annotated[
         Path | None,
-        typer.Option(help="A chat trace, a table of times and lengths, or a ledger export."),
+        typer.Option(help="A chat trace, times and lengths, or what `inferd usage export` wrote."),
     ] = None,
     engine: Annotated[str, typer.Option(help="What is modelled: 8b or 70b.")] = "8b",
     replicas: Annotated[int, typer.Option(min=1, max=1_000, help="Engines.")] = 16,
@@ -51,38 +54,60 @@ def simulate(  # noqa: PLR0917 - options, given by name
     weight: Annotated[
         list[str] | None, typer.Option(help="A team's weight, as team-0=4; default 1.")
     ] = None,
+    rank: Annotated[
+        list[str] | None, typer.Option(help="A team's rank under overload, as team-0=1; default 0.")
+    ] = None,
     ttft_ms: Annotated[int, typer.Option(min=1, help="Target, prompts up to 4,096 tokens.")] = 800,
     tpot_ms: Annotated[int, typer.Option(min=1, help="Target per output token.")] = 40,
     no_refusals: Annotated[
         bool, typer.Option("--no-refusals", help="Let wait what cannot answer in time.")
     ] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write TTFT and load over time and shares to this SVG.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Try policies and sizes on a trace, without engines."""
     from inferd.capacity.simulate import ENGINES, Scenario
-    from inferd.capacity.workloads import load
     from inferd.config.schema import Targets
 
     chosen = policy or ["predicted_ttft"]
     _known("--policy", chosen, POLICIES)
     _known("--engine", [engine], tuple(ENGINES))
-    stream = load(workload, trace)
+    stream = _stream(workload, trace)
     if teams:
         stream = stream.teams(teams, seed=1)
-    scenarios = [
-        Scenario(
-            workload=stream,
-            engine=ENGINES[engine],
-            replicas=replicas,
-            policy=name,
-            refuse_late=not no_refusals,
-            speed=(rate or stream.rate) / stream.rate,
-            weights=_weights(weight or []),
-            targets=Targets(ttft_ms=ttft_ms, tpot_ms=tpot_ms),
-        )
+    base = Scenario(
+        workload=stream,
+        engine=ENGINES[engine],
+        replicas=replicas,
+        refuse_late=not no_refusals,
+        speed=(rate or stream.rate) / stream.rate,
+        weights=_numbers("--weight", weight or [], least=1),
+        ranks=_numbers("--rank", rank or [], least=-100),
+        targets=Targets(ttft_ms=ttft_ms, tpot_ms=tpot_ms),
+    )
+    runs = [
+        _play(replace(base, policy=name), find_capacity=find_capacity, rate_max=rate)
         for name in chosen
     ]
-    runs = [_play(scenario, find_capacity=find_capacity, rate_max=rate) for scenario in scenarios]
+    _tell(runs, plot, as_json=as_json)
+
+
+def _stream(workload: str, trace: Path | None) -> Workload:
+    from inferd.capacity.servegen import servegen
+    from inferd.capacity.workloads import load
+
+    if workload == "servegen" and trace is not None:
+        return servegen(trace)
+    return load(workload, trace)
+
+
+def _tell(runs: list[Run], plot: Path | None, *, as_json: bool) -> None:
+    if plot is not None:
+        from inferd.capacity.plot import svg
+
+        plot.write_text(svg(runs), encoding="utf-8")
     if as_json:
         import orjson
 
@@ -155,11 +180,11 @@ def _known(option: str, given: list[str], known: tuple[str, ...]) -> None:
             raise typer.BadParameter(f"{name!r} is none of: {', '.join(known)}.", param_hint=option)
 
 
-def _weights(given: list[str]) -> dict[str, int]:
-    weights = {}
+def _numbers(option: str, given: list[str], least: int) -> dict[str, int]:
+    found = {}
     for one in given:
-        team, _, number = one.partition("=")
-        if not number.isdigit() or not int(number):
-            raise typer.BadParameter(f"{one!r} is not like team-0=4.", param_hint="--weight")
-        weights[team] = int(number)
-    return weights
+        team, _, number = one.rpartition("=")
+        if not team or not number.lstrip("-").isdigit() or int(number) < least:
+            raise typer.BadParameter(f"{one!r} is not like team-0=4.", param_hint=option)
+        found[team] = int(number)
+    return found

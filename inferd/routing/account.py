@@ -31,6 +31,9 @@ from inferd.routing.target import Target
 
 ANSWER_TOKENS_START: Final = 200.0
 _ANSWER_WEIGHT = 0.01  # of one answer in their mean length
+_TEAM_ANSWER_WEIGHT = 0.05
+TEAMS_MAX: Final = 4_096
+"""Whose answers' lengths are kept; the one longest without an answer is forgotten."""
 IDLE_TPOT_FACTOR: Final = 2.0
 """The budget per output token is never tighter than this many steps of an idle engine."""
 WARM_PROMPT_TOKENS_MIN: Final = 256
@@ -55,6 +58,7 @@ class Account:
         self.slopes = Slopes()
         self._applied = (1.0, 1.0)
         self._answer_tokens = ANSWER_TOKENS_START
+        self._answers_of: dict[str, float] = {}
         self.apply(serving)
 
     def apply(self, serving: Serving) -> None:
@@ -68,6 +72,10 @@ class Account:
     def answer_tokens(self) -> int:
         """How long an answer is on average."""
         return max(1, int(self._answer_tokens))
+
+    def answer_tokens_of(self, team: str) -> int:
+        """The same of one team, which pays for as much before its bill is there."""
+        return max(1, int(self._answers_of.get(team, self._answer_tokens)))
 
     def up(self, target_id: str, inflight_max: int) -> None:
         made = self.load.up(target_id, inflight_max)
@@ -110,11 +118,11 @@ class Account:
     def price(self, asked: Asked) -> int:
         """What the request should cost its team where most of its prompt is."""
         hit = max((asked.hit_tokens(bit) for bit in asked.depths), default=0) if asked.depths else 0
-        return self._cost(asked.prompt_tokens - hit, asked.output_tokens, asked.prompt_tokens)
+        return self._cost(asked.prompt_tokens - hit, asked.charged_tokens, asked.prompt_tokens)
 
-    def price_at(self, claim: Claim) -> int:
+    def price_at(self, claim: Claim, asked: Asked) -> int:
         """What it should cost at the target it was placed on."""
-        return self._cost(claim.miss_tokens, claim.output_tokens, claim.prompt_tokens)
+        return self._cost(claim.miss_tokens, asked.charged_tokens, claim.prompt_tokens)
 
     def bill(self, usage: Usage) -> int:
         """What it did cost."""
@@ -167,8 +175,7 @@ class Account:
         tokens = usage.completion_tokens
         if not tokens:
             return
-        longer = tokens / lease.claim.choices - self._answer_tokens
-        self._answer_tokens += _ANSWER_WEIGHT * longer
+        self._learn_length(lease.ticket.team, tokens / lease.claim.choices)
         steps = tokens // lease.claim.choices - 1
         if lease.first_token_at is None or lease.ended_at is None or steps < STEPS_MIN:
             return
@@ -180,6 +187,13 @@ class Account:
             return  # how much of the answer's time others' prompts took is a guess
         self.slopes.answer_took(tpot_ms, lease.step_ms, share)
         self._refit()
+
+    def _learn_length(self, team: str, tokens: float) -> None:
+        mean = self._answers_of.pop(team, self._answer_tokens)
+        self._answer_tokens += _ANSWER_WEIGHT * (tokens - self._answer_tokens)
+        if len(self._answers_of) >= TEAMS_MAX:
+            del self._answers_of[next(iter(self._answers_of))]
+        self._answers_of[team] = mean + _TEAM_ANSWER_WEIGHT * (tokens - mean)
 
     def least_ms(self, prompt_tokens: int) -> float:
         """The soonest first token of a prompt that nobody holds, what is ahead of it included."""

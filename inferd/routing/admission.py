@@ -29,9 +29,11 @@ PROMISES_MAX: Final = 64
 """Promises watched at a time; more are made than are needed to be measured."""
 LOOK_S: Final = 0.05
 """How often promises are looked at."""
-LEARN: Final = 0.1
+LEARN: Final = 0.2
+MISSED: Final = 0.03
+"""Share of promises that may turn out too short: who comes back as told should be let in."""
 FACTOR_MIN: Final = 0.25
-FACTOR_MAX: Final = 8.0
+FACTOR_MAX: Final = 32.0
 SHED_S: Final = 1.0
 """How long a refusal makes lower ranks give way."""
 
@@ -50,18 +52,23 @@ class _Promise:
 
 
 class Promises:
-    """What was said to who was refused. `kept(promised_s, true_s)` is told of each, once."""
+    """What was said to who was refused. `kept(promised_s, true_s)` is told of each, once.
+
+    The true time is when such a request would first have been let in, which under overload is often
+    a fraction of a second: a refusal keeps the queue just long enough. What is promised is whole
+    seconds, 1 at least, since that is what Retry-After can say.
+    """
 
     def __init__(self, kept: Callable[[float, float], None] | None = None) -> None:
         self._open: deque[_Promise] = deque()
         self._kept = kept
         self._looked_at = 0.0
         self.factor = 1.0
-        """True over predicted, of late."""
+        """By which a prediction is multiplied to be long enough, nearly always, of late."""
 
     def make(self, predicted_s: float, prompt_tokens: int, now: float) -> float:
         """Seconds to promise where the queue and the backlogs predict so many."""
-        raw_s = max(RETRY_S_MIN / 2, predicted_s)
+        raw_s = max(LOOK_S, predicted_s)  # nothing shorter can be told apart afterwards
         promised_s = min(RETRY_S_MAX, max(RETRY_S_MIN, raw_s * self.factor))
         if len(self._open) < PROMISES_MAX:
             self._open.append(_Promise(now, promised_s, raw_s, prompt_tokens))
@@ -78,10 +85,11 @@ class Promises:
             if true_s < RETRY_S_MAX and not can_answer(promise.prompt_tokens, now):
                 self._open.append(promise)
                 continue
-            ratio = min(FACTOR_MAX, max(FACTOR_MIN, true_s / promise.raw_s))
-            self.factor += LEARN * (ratio - self.factor)
+            missed = true_s > promise.raw_s * self.factor
+            learnt = self.factor * (1 + LEARN * (missed - MISSED))
+            self.factor = min(FACTOR_MAX, max(FACTOR_MIN, learnt))
             if self._kept is not None:
-                self._kept(promise.promised_s, max(RETRY_S_MIN, true_s))
+                self._kept(promise.promised_s, true_s)
 
 
 class Shedding:

@@ -19,6 +19,8 @@ class Asked:
     output_tokens: int
     """Likely, of all choices."""
     choices: int = 1
+    charged_tokens: int = 0
+    """What its team is charged for them until the bill is there: as many as its answers have."""
     prefix: Prefix = NO_PREFIX
     is_batch: bool = False
     due: float = float("inf")
@@ -38,12 +40,14 @@ class Asked:
     """What it needs of a target's engine, by the engine's name."""
 
     @classmethod
-    def of(cls, request: InferenceRequest, answer_tokens: int) -> Asked:
-        """`answer_tokens`: how long an answer of this pool is on average."""
+    def of(cls, request: InferenceRequest, answer_tokens: int, team_tokens: int) -> Asked:
+        """How long an answer is on average, of this pool and to this team."""
+        most = request.output_tokens_max
         return cls(
             prompt_tokens=request.prompt_tokens_estimated,
-            output_tokens=min(answer_tokens, request.output_tokens_max) * request.choices,
+            output_tokens=min(answer_tokens, most) * request.choices,
             choices=request.choices,
+            charged_tokens=min(team_tokens, most) * request.choices,
             prefix=request.prefix,
             is_batch=request.priority is Priority.BATCH,
             adapter=request.adapter.key if request.adapter else None,

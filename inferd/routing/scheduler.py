@@ -81,7 +81,9 @@ class Scheduler(LeaseOwner):
         Raises, on entering: NoWorker, QueueFull, WaitTooLong, Shed, DeadlineExceeded, or what
         `fail_waiting` was given; on leaving: Preempted, if a batch request's lease was revoked.
         """
-        asked = Asked.of(request, self._account.answer_tokens)
+        account = self._account
+        team_tokens = account.answer_tokens_of(request.team)
+        asked = Asked.of(request, account.answer_tokens, team_tokens)
         return Ticket(self, request, weight, excluded, asked)
 
     def target_up(self, target_id: str, inflight_max: int) -> None:
@@ -307,7 +309,7 @@ class Scheduler(LeaseOwner):
         account, asked = self._account, ticket.asked
         target = placement.target
         claim = asked.claim(target.bit)
-        ticket.cost = account.price_at(claim)
+        ticket.cost = account.price_at(claim, asked)
         tag = self._queue.tag(ticket)
         self._queue.take(ticket)
         lease = Lease(target, claim, self, ticket, placement.reason, now, now - ticket.arrived)
