@@ -22,15 +22,17 @@ from inferd.api.caller import caller_of
 from inferd.api.fields import integer, missing, one_of, shown, unknown
 from inferd.api.file_content import FileContent
 from inferd.api.file_transfer import expiry_us, transferring
+from inferd.api.idempotency import Idempotency, idempotency_of
 from inferd.api.multipart import Field, FileBegins, read_form
 from inferd.batch.first_line import FirstLine
 from inferd.batch.objects import FileStore, Incoming
 from inferd.clock import utc_now_us
 from inferd.config.schema import Server
 from inferd.errors import InvalidBody, InvalidField, NotFound
-from inferd.storage import files
-from inferd.storage.database import Row
+from inferd.storage import files, idempotency
+from inferd.storage.database import Cursor, Row
 from inferd.storage.files import FileRow
+from inferd.storage.idempotency import AlreadyMade
 
 PATH: Final = "/v1/files"
 LIMIT_MAX: Final = 10_000
@@ -113,16 +115,27 @@ class FilesApi:
     async def _create(self, http: Request) -> dict[str, Any]:
         team = self._team(http)
         self._store.check_room(team)
+        once = idempotency_of(http, team, PATH)
         async with transferring(self._store, "upload"):
             bytes_max = self._store.limits.bytes_max
             async with self._store.incoming(team, bytes_max=bytes_max) as incoming:
-                filename, purpose, life_s = await self._receive(http, incoming, bytes_max)
-                expires_us = expiry_us(utc_now_us(), life_s or self._store.limits.life_s)
-                file = await self._store.add(incoming, filename, purpose, expires_us)
+                filename, purpose, life_s = await self._receive(http, incoming, bytes_max, once)
+                now_us = utc_now_us()
+                expires_us = expiry_us(now_us, life_s or self._store.limits.life_s)
+                claim = once.claim(filename, purpose, life_s) if once else None
+
+                def also(cursor: Cursor, file: FileRow) -> None:
+                    if claim is not None:
+                        idempotency.take(cursor, claim, file.id, now_us)
+
+                try:
+                    file = await self._store.add(incoming, filename, purpose, expires_us, also)
+                except AlreadyMade as made:
+                    file = await self._named(team, made.object_id)
         return file_fields.file_body(file)
 
     async def _receive(
-        self, http: Request, incoming: Incoming, bytes_max: int
+        self, http: Request, incoming: Incoming, bytes_max: int, once: Idempotency | None
     ) -> tuple[str, str, int | None]:
         form = _Form()
         async for event in read_form(
@@ -135,6 +148,8 @@ class FilesApi:
                 form.first.take(event)
                 form.check()
                 await incoming.write(event)
+                if once is not None:
+                    once.content(event)
                 self._store.metrics.file_transfer_bytes["upload"].inc(len(event))
             else:
                 form.take(event)
@@ -179,7 +194,9 @@ class FilesApi:
 
     async def _file(self, http: Request) -> FileRow:
         """The file that the path names. Raises NotFound."""
-        team, file_id = self._team(http), http.path_params["id"]
+        return await self._named(self._team(http), http.path_params["id"])
+
+    async def _named(self, team: str, file_id: str) -> FileRow:
         found = await files.get(self._store.db, team, file_id)
         if found is None:
             raise no_such_file(file_id)

@@ -162,7 +162,10 @@ class InferenceEndpoint:
         parsed = self._operation.parse(raw, limits_of, Priority(team.priority_max))
         assert route is not None, "parsing resolves the model"
         record.user_hash = parsed.user_hash
-        return self._request(parsed, route, caller, record, team.rank)
+        rank = team.rank
+        if parsed.tier_wanted and team.priority_tier_rank is not None:
+            rank, parsed = team.priority_tier_rank, replace(parsed, service_tier="priority")
+        return self._request(parsed, route, caller, record, rank)
 
     def _limits(self, record: RequestRecord, caller: Caller) -> dict[str, str]:
         model = (record.model or "").rpartition("@")[0]

@@ -8,10 +8,11 @@ then goes on to the server, which cuts the connection. Per chunk it costs one at
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inferd.api.disconnect import ClientGoneError
@@ -55,10 +56,13 @@ class Envelope:
         app: ASGIApp,
         *,
         count: Count,
+        routes: Sequence[BaseRoute] = (),
         refused: Refused | None = None,
         operator: bool = False,
     ) -> None:
+        """`routes`: where several have one path, all of them, for what it allows."""
         self._app = app
+        self._routes = routes
         self._count = count
         self._refused = refused
         self._operator = operator
@@ -102,13 +106,21 @@ class Envelope:
             return UnknownUrl(f"Unknown request URL: {method} {path}. Check the path and base URL.")
         if error.status_code == _NOT_ALLOWED:
             allow = (error.headers or {}).get("Allow", "")
-            methods = tuple(name.strip() for name in allow.split(",") if name.strip())
+            methods = self._allowed(scope) or tuple(allow.split(", "))
             return MethodNotAllowed(
                 f"Not allowed to {method} on {path}. Allowed: {', '.join(methods)}.", allow=methods
             )
         if error.status_code < _SERVER_ERROR:
             return InvalidBody(f"The request cannot be read: {shown(error.detail)}.")
         return error
+
+    def _allowed(self, scope: Scope) -> tuple[str, ...]:
+        """Methods of every route of the path: the router names those of the first one only."""
+        methods: set[str] = set()
+        for route in self._routes:
+            if isinstance(route, Route) and route.matches(scope)[0] is not Match.NONE:
+                methods |= route.methods or set()
+        return tuple(sorted(methods))
 
     def _finish(self, record: RequestRecord, scope: Scope) -> None:
         route = getattr(scope.get("route"), "path", NO_ROUTE)

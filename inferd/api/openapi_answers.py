@@ -156,6 +156,7 @@ MODEL: Final = _all(
     object={"const": "model"},
     created=COUNT,
     owned_by=TEXT,
+    parent=nullable(TEXT),
     kind={"enum": ["chat", "embedding"]},
     version=TEXT,
     versions=_list(TEXT),

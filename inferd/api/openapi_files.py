@@ -24,6 +24,7 @@ _SENT: Final = {
     "400": "The request is wrong; `param` and the message name what.",
     "403": "The team keeps as much as it may.",
     "408": "The body came too slowly.",
+    "409": "The Idempotency-Key was used for another request.",
     "413": "The file is too large.",
     **_KEY,
 }

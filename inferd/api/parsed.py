@@ -96,6 +96,8 @@ class ParsedRequest:
     """False: at most one tool call may reach the client."""
     service_tier: str | None = None
     """The tier that is really used, to be echoed; None if the client named none."""
+    tier_wanted: bool = False
+    """It asks for a tier above the default one: a higher rank, where the team has one."""
     metadata: dict[str, str] = field(default_factory=dict)
     cache_hint: str | None = None
     """The client's name for prompts that begin alike."""
@@ -165,6 +167,7 @@ def who_asks(ours: Mapping[str, Any], priority_max: Priority) -> dict[str, Any]:
     return {
         "priority": priority,
         "service_tier": tier if "service_tier" in ours else None,
+        "tier_wanted": tier == "default" and ours.get("service_tier") in {"priority", "fast"},
         "metadata": ours.get("metadata", {}),
         "user_hash": hashlib.sha256(identity.encode()).hexdigest()[:16] if identity else None,
     }

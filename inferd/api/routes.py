@@ -51,7 +51,7 @@ def public_app(
         redirect_slashes=False,
     )
     app = Cors(router, cors_origins) if cors_origins else router
-    return Envelope(app, count=count, refused=refused)
+    return Envelope(app, count=count, routes=router.routes, refused=refused)
 
 
 def admin_app(

@@ -22,14 +22,16 @@ from inferd.api.admin import body_fields, json_route
 from inferd.api.caller import caller_of
 from inferd.api.fields import as_array, integer, missing, shown, text, unknown
 from inferd.api.file_transfer import expiry_us, transferring
+from inferd.api.idempotency import idempotency_of
 from inferd.api.multipart import FileBegins, read_form
 from inferd.batch.first_line import FirstLine
 from inferd.batch.objects import FileStore, handing_over
 from inferd.clock import utc_now_us
 from inferd.config.schema import Server
 from inferd.errors import InvalidField, RequestError
-from inferd.storage import files, uploads
+from inferd.storage import files, idempotency, uploads
 from inferd.storage.files import FileRow, new_file_id
+from inferd.storage.idempotency import AlreadyMade
 from inferd.storage.uploads import PARTS_MAX, Ended, PartRow, UploadRow, UploadStatus
 
 PATH: Final = "/v1/uploads"
@@ -99,8 +101,20 @@ class UploadsApi:
             expires_us=expiry_us(now_us, LIFE_S),
             file_life_s=fields.get("expires_after"),
         )
+        once = idempotency_of(http, team, PATH)
+        also = (
+            None
+            if once is None
+            else partial(
+                idempotency.take, claim=once.claim(fields), object_id=upload.id, now_us=now_us
+            )
+        )
         begun = partial(self._store.count, team, number=1)
-        await uploads.create(self._store.db, upload, lambda _: begun())
+        try:
+            await uploads.create(self._store.db, upload, also, lambda _: begun())
+        except AlreadyMade as made:
+            upload = await uploads.get(self._store.db, team, made.object_id)
+            return _body(upload, now_us, await self._made(upload))
         return _body(upload, now_us)
 
     async def _add_part(self, http: Request) -> dict[str, Any]:

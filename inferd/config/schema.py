@@ -177,6 +177,12 @@ class Team(Section):
     rank: int = Field(
         0, ge=-100, le=100, description="under overload, requests of lower ranks are refused first"
     )
+    priority_tier_rank: int | None = Field(
+        None,
+        ge=-100,
+        le=100,
+        description="rank of requests with service_tier priority or fast; unset: as any other",
+    )
     priority_max: Literal["interactive", "batch"] = Field(
         "interactive", description="the highest priority the team's requests may have"
     )

@@ -101,11 +101,16 @@ _FORGET = "DELETE FROM uploads WHERE expires_us <= ?"
 
 
 async def create(
-    db: Database, upload: UploadRow, committed: Callable[[UploadRow], None]
+    db: Database,
+    upload: UploadRow,
+    also: Callable[[Cursor], object] | None,
+    committed: Callable[[UploadRow], None],
 ) -> UploadRow:
-    """Store a new upload."""
+    """Store a new upload and, in the same transaction, what `also` writes; it may refuse."""
 
     def operation(cursor: Cursor) -> UploadRow:
+        if also is not None:
+            also(cursor)
         cursor.execute(_INSERT, asdict(upload))
         return upload
 

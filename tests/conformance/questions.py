@@ -62,7 +62,7 @@ async def difference(
 
 
 async def main() -> int:
-    count = int(os.environ.get("QUESTIONS", "15"))
+    count = int(os.environ.get("QUESTIONS", "6"))
     failed = 0
     async with (
         aiohttp.ClientSession() as http,
@@ -75,11 +75,14 @@ async def main() -> int:
             async with http.post(f"{os.environ['ENGINE_URL']}/flush_cache") as answer:
                 assert answer.status == 200, await answer.text()
 
-        for language in LANGUAGES:
-            for number, question in enumerate(questions(language, count), 1):
+        asked = {language: questions(language, count) for language in LANGUAGES}
+        for number in range(count):
+            for language in LANGUAGES:
+                question = asked[language][number]
                 found = await difference(client, os.environ["MODEL"], question, flush)
                 failed += found is not None
-                print(f"{'ok' if found is None else 'not ok'} {language} {number}: {found or ''}")
+                told = "ok" if found is None else "not ok"
+                print(f"{told} {language} {number + 1}: {found or 'the same'}", flush=True)
     return failed > 0
 
 

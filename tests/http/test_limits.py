@@ -11,7 +11,7 @@ import pytest
 from inferd.clock import monotonic
 from inferd.inference import Outcome
 from tests.fakes.engines import EngineProcess
-from tests.fakes.gateway import MODEL, gateway, until
+from tests.fakes.gateway import MODEL, attached, gateway, until
 from tests.http.raw_connection import CHAT_PATH, Answer, ask, chat, client_of, holding
 from tests.http.test_refusals import assert_error
 
@@ -202,3 +202,24 @@ async def test_a_whole_answer_is_given_up_when_the_sdk_would_hang_up_and_a_strea
         body = chat(max_tokens=1, stream=True)
         streamed = await ask(inferd, body, {"x-stainless-read-timeout": "0.4"})
     assert streamed.told.done
+
+
+async def test_the_tier_that_is_used_is_echoed_and_only_some_teams_have_a_higher_one(
+    tmp_path: Path, fast: EngineProcess
+) -> None:
+    asked = ("auto", "flex", "scale", "priority", "fast")
+    async with gateway(tmp_path, fast) as inferd:
+
+        async def tiers() -> dict[str, str]:
+            answers = {
+                tier: await ask(inferd, chat(max_tokens=1, service_tier=tier)) for tier in asked
+            }
+            return {tier: answer.json["service_tier"] for tier, answer in answers.items()}
+
+        plain = await tiers()
+        await inferd.reload(attached(fast), team={"priority_tier_rank": 7})
+        higher = await tiers()
+        batch = await ask(inferd, chat(max_tokens=1, service_tier="fast", priority="batch"))
+    assert plain == dict.fromkeys(asked, "default") | {"flex": "flex"}
+    assert higher == plain | {"priority": "priority", "fast": "priority"}
+    assert batch.json["service_tier"] == "flex"

@@ -61,7 +61,10 @@ class TestContract(unittest.TestCase):
 class TestJson(unittest.TestCase):
     base_url = BASE_URL
     model = MODEL
-    json_schema = constrained.JSONConstrainedMixin.json_schema
+    # Bounded: a small model writes digits until it is cut off, and half a number is no JSON.
+    json_schema = constrained.JSONConstrainedMixin.json_schema.replace(
+        '"type": "integer"', '"type": "integer", "minimum": 0, "maximum": 99999999'
+    )
     test_json_openai = constrained.JSONConstrainedMixin.test_json_openai
 
 

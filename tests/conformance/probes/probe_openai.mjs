@@ -1,6 +1,6 @@
 // What users of openai-node do, and what its parser relies on.
 import OpenAI, { toFile } from "openai";
-import { assert, check, done, env } from "./probe.mjs";
+import { assert, check, done, env, fake, fault } from "./probe.mjs";
 
 const client = new OpenAI({ baseURL: env.BASE_URL, apiKey: env.API_KEY, maxRetries: 0 });
 const model = env.MODEL;
@@ -75,7 +75,7 @@ await check("tool call", async () => {
 
 await check("streamed tool call", async () => {
   const stream = client.chat.completions.stream({
-    model, messages, tools, max_tokens: 64, tool_choice: { type: "function", function: { name: "weather" } },
+    model, messages, tools, max_tokens: 160, temperature: 0, tool_choice: { type: "function", function: { name: "weather" } },
   });
   const final = await stream.finalChatCompletion();
   const [call] = final.choices[0].message.tool_calls;
@@ -181,6 +181,19 @@ await check("stored completions are refused", () => refused(() => client.chat.co
 await check("schema that cannot be enforced", () => refused(() => client.chat.completions.create({
   model, messages, response_format: { type: "json_schema", json_schema: { name: "x", schema: { not: {} } } },
 }), 400, "response_format"));
+
+if (fake) {
+  await check("a stream that breaks is an error", async () => {
+    await fault("cut", { after: 4 });
+    const stream = await client.chat.completions.create({ model, messages, max_tokens: 50, stream: true });
+    const read = async () => { for await (const _ of stream); };
+    await assert.rejects(read, (error) => error instanceof OpenAI.APIError);
+  });
+  await check("a worker that refuses at first is a status", async () => {
+    await fault("error", { status: 400, message: "no" });
+    await assert.rejects(() => client.chat.completions.create({ model, messages, stream: true }), OpenAI.APIError);
+  });
+}
 
 await check("raw response has headers", async () => {
   const { response } = await client.chat.completions.create({ model, messages, max_tokens: 2 }).withResponse();

@@ -2,7 +2,7 @@
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import * as ai from "ai";
 import { z } from "zod";
-import { assert, check, done, env } from "./probe.mjs";
+import { assert, check, done, env, fake, fault } from "./probe.mjs";
 
 const provider = createOpenAICompatible({
   name: "inferd", baseURL: env.BASE_URL, apiKey: env.API_KEY, includeUsage: true, supportsStructuredOutputs: true,
@@ -49,6 +49,23 @@ await check("embeddings", async () => {
   const { embeddings } = await ai.embedMany({ model: embedder, values: ["one", "two", "three"] });
   assert.equal(embeddings.length, 3);
 });
+
+await check("streamed object", async () => {
+  const result = ai.streamText({ model, prompt, output: ai.Output.object({ schema }), maxOutputTokens: 64 });
+  let last;
+  for await (const part of result.partialOutputStream) last = part;
+  assert.ok(["Paris", "Rome"].includes(last.city));
+});
+
+if (fake) {
+  await check("a stream that breaks has an error part", async () => {
+    await fault("cut", { after: 4 });
+    const result = ai.streamText({ model, prompt, maxOutputTokens: 50, maxRetries: 0, onError() {} });
+    const kinds = new Set();
+    for await (const part of result.fullStream) kinds.add(part.type);
+    assert.ok(kinds.has("error"));
+  });
+}
 
 await check("error", async () => {
   await assert.rejects(() => ai.generateText({ model: provider("none"), prompt, maxRetries: 0 }), (error) => {

@@ -70,7 +70,10 @@ class Client:
     ) -> None:
         routes = [Route("/v1/things/{id}", Handler(run), methods=["GET", "POST"])]
         self.app = Envelope(
-            app or Router(routes, redirect_slashes=False), count=self._count, operator=operator
+            app or Router(routes, redirect_slashes=False),
+            count=self._count,
+            routes=routes,
+            operator=operator,
         )
         self.counted: list[Counted] = []
         self.sent: list[Message] = []
