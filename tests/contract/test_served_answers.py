@@ -19,8 +19,8 @@ from tests.fakes.gateway import MODEL, gateway
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.real_time(timeout_s=300)]
 
-QUESTIONS = 2
-SCHEMAS = 16
+QUESTIONS = 1
+SCHEMAS = 8
 SEED = 16
 LIMITS = {"context_tokens_max": 2_048, "output_tokens_max": 512}
 KEY = "CONTRACT_ENGINE_KEY"
