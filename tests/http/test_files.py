@@ -396,15 +396,3 @@ async def test_a_reader_that_reads_nothing_is_cut_off(tmp_path: Path) -> None:
             await client.head()
             await until(lambda: not inferd.app.node.files._transfers)
         assert 'outcome="client_left"' in await inferd.metrics()
-
-
-async def test_a_wrong_method_hears_all_that_the_path_allows(tmp_path: Path) -> None:
-    async with serving(tmp_path) as inferd, client_of(inferd) as client:
-        for path, allowed in {
-            "/v1/files": "GET, HEAD, POST",
-            "/v1/files/file-1": "DELETE, GET, HEAD",
-            "/v1/models/chat": "DELETE, GET, HEAD",
-        }.items():
-            client.request("PUT", path)
-            answer = await client.answer()
-            assert (answer.status, answer.headers["allow"]) == (405, allowed)
