@@ -129,7 +129,9 @@ class FilesApi:
                         idempotency.take(cursor, claim, file.id, now_us)
 
                 try:
-                    file = await self._store.add(incoming, filename, purpose, expires_us, also)
+                    file = await self._store.add(
+                        incoming, filename, purpose, expires_us, also, now_us
+                    )
                 except AlreadyMade as made:
                     file = await self._named(team, made.object_id)
         return file_fields.file_body(file)

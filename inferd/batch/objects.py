@@ -183,14 +183,17 @@ class FileStore:
         purpose: str,
         expires_us: int | None,
         also: Callable[[Cursor, FileRow], object] | None = None,
+        created_us: int | None = None,
     ) -> FileRow:
         """Make a file of what has arrived. `also` writes in the same transaction.
+
+        `created_us`: the moment from which it expires, if not this one.
 
         Raises:
             InvalidBody: nothing arrived. FileStoreError, StorageError: the file is not there.
         """
         await incoming.finish()
-        now_us = utc_now_us()
+        now_us = utc_now_us() if created_us is None else created_us
         file = FileRow(
             id=new_file_id(now_us),
             team=incoming.team,
