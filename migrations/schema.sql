@@ -1,6 +1,6 @@
 -- Generated: the schema after the last migration. Never edited by hand; made with
 -- python -c 'from inferd.storage import migrate; migrate.write_schema()'
-PRAGMA user_version = 9;
+PRAGMA user_version = 10;
 
 CREATE TABLE keys (
     id TEXT PRIMARY KEY,
@@ -169,3 +169,15 @@ CREATE TABLE audit (
     status INTEGER NOT NULL,
     request_id TEXT NOT NULL
 ) STRICT;
+
+CREATE TABLE idempotency_keys (
+    team TEXT NOT NULL,
+    path TEXT NOT NULL,
+    key TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    object_id TEXT NOT NULL,
+    created_us INTEGER NOT NULL,
+    PRIMARY KEY (team, path, key)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX idempotency_keys_by_age ON idempotency_keys (created_us);
