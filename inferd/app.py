@@ -213,6 +213,7 @@ class App:
             return
         self.stopping = True
         self.node.stopping = True
+        self.node.batches.stop()
         log.info("stopping", extra={"in_flight": self.node.dispatch.in_flight})
         if self._spectator is not None:
             self._spectator.stopping()

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from inferd.pairs import Pair, Pairs
     from inferd.routing.lease import Lease
     from inferd.routing.scheduler import Scheduler
-    from inferd.settlement import Ledger, Settlement
+    from inferd.settlement import Ledger, Record, Settlement
     from inferd.upstream.wire import Exchange
     from inferd.workers.client import WorkerClient
 
@@ -106,15 +106,17 @@ class Dispatch:
     def in_flight(self) -> int:
         return self._in_flight
 
-    async def run(self, request: InferenceRequest, sink: Sink) -> None:
-        """Serve one request into `sink`.
+    async def run(
+        self, request: InferenceRequest, sink: Sink, record: Record | None = None
+    ) -> None:
+        """Serve one request into `sink`; `record` takes its ledger row instead of the ledger.
 
         Raises:
             InferdError: refused or failed; nothing is owed for what was refused.
             DeadlineExceeded: `request.deadline` passed.
         """
-        with self._counted(), self._ledger.open(request) as settlement:
-            if self._edges.decide(request):
+        with self._counted(), self._ledger.open(request, record) as settlement:
+            if record is None and self._edges.decide(request):
                 request = await self._edges.count(request)
                 settlement.counted(request)
             settlement.reserve()  # 1 bucket

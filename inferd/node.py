@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from inferd import logs
 from inferd.api.access import Access
 from inferd.api.admin import AdminApi
+from inferd.api.batch_lines import BatchLines
+from inferd.api.batch_service import make_runner
+from inferd.api.batches import BatchApi
 from inferd.api.bill_routes import BillApi
 from inferd.api.files import FilesApi
 from inferd.api.inference_endpoint import InferenceEndpoint, Operation
@@ -28,6 +31,7 @@ from inferd.api.refusals import Refusals
 from inferd.api.routes import admin_app, public_app
 from inferd.api.uploads import UploadsApi
 from inferd.batch.objects import FileStore
+from inferd.batch.runner import Runner
 from inferd.clock import monotonic, utc_now_us
 from inferd.config.change import Change
 from inferd.config.load import LoadedConfig, load_config
@@ -162,6 +166,8 @@ class Node:
             workers=self.supervisor.workers.values,
             metrics=metrics,
         )
+        self._endpoints = [self.endpoint(operation) for operation in OPERATIONS]
+        self.batches = self._batch_runner()
 
     def _supervisor(self, environment: EngineEnvironment, rng: random.Random) -> Supervisor:
         return Supervisor(
@@ -192,16 +198,17 @@ class Node:
 
     def public_app(self) -> ASGIApp:
         """What teams reach."""
-        endpoints = [self.endpoint(operation) for operation in OPERATIONS]
         models = Models(self.access, self.fleet.pool_state, self.started_us // 1_000_000)
         count = self.metrics.http_request
+        currency = lambda: self.config.billing.currency  # noqa: E731 - as it is when asked
         stored = [
             *FilesApi(self.access, self.files, self.config.server).routes(),
             *UploadsApi(self.access, self.files, self.config.server).routes(),
+            *BatchApi(self.access, self.batches, self.db, currency).routes(),
         ]
         origins = self.config.server.cors_origins
         note = self.refusals.note
-        return public_app(endpoints, models, self._probes(), count, origins, stored, note)
+        return public_app(self._endpoints, models, self._probes(), count, origins, stored, note)
 
     def endpoint(
         self, operation: Operation, caller_of: Callable[[Scope], Caller] | None = None
@@ -236,6 +243,18 @@ class Node:
             metrics=self.metrics,
         )
 
+    def _batch_runner(self) -> Runner:
+        return make_runner(
+            db=self.db,
+            folder=self.loaded.resolve(self.config.server.state_dir) / "batches",
+            metrics=self.metrics,
+            files=self.files,
+            access=self.access,
+            lines=BatchLines(self._endpoints, self.dispatch),
+            schedulers=self.fleet.schedulers,
+            config=lambda: self.config,
+        )
+
     def _probes(self) -> Probes:
         return Probes(self.readiness, self._exposition)
 
@@ -252,13 +271,15 @@ class Node:
             ("file sweeper", self.files.run()),
             ("tokenizer checks", self.count_checks.run()),
             ("plot sampler", self.history.run()),
+            ("batch runner", self.batches.run()),
         ]
 
     async def restore(self) -> None:
-        """What outlives the process: the teams' balances, files, and what they spent this month."""
+        """What outlives the process: balances, what was spent this month, files, batches."""
         self.budgets.restore(await rollup.spent_since(self.db, self.budgets.month_begins_us))
         self.buckets.restore(await balances.load(self.db, utc_now_us()), monotonic())
         await self.files.load()
+        await self.batches.restore()
 
     def save(self) -> None:
         """Post what the next start restores."""
@@ -350,6 +371,7 @@ class Node:
 
     def _exposition(self) -> bytes:
         self.fleet.refresh_metrics()
+        self.batches.refresh_metrics()
         self.metrics.writer_queue_depth.set(self.db.queued)
         for team in self.buckets.snapshot(monotonic()):
             if team.tokens is not None:

@@ -6,6 +6,7 @@ usage is known; for an answer that a client left half-way the second comes up to
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, Self
 
 from inferd.clock import monotonic, utc_now_us
@@ -18,7 +19,6 @@ from inferd.storage.unbilled import UnbilledAttempt
 from inferd.storage.usage import UsageRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import TracebackType
 
     from inferd.config.schema import Targets
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 WHY_HEADER = "x-inferd-why"
 _COUNTED = frozenset({Outcome.COMPLETED, Outcome.CLIENT_LEFT})
 """Counted as a request even if it had no tokens."""
+
+
+Record = Callable[[UsageRow], object]
 
 
 class Bill(Protocol):
@@ -58,7 +61,7 @@ class Ledger:
         estimator: Estimator,
         metrics: Metrics,
         targets_of: Callable[[str], Targets | None],
-        record: Callable[[UsageRow], object],
+        record: Record,
         record_unbilled: Callable[[UnbilledAttempt], object],
     ) -> None:
         self.buckets = buckets
@@ -74,8 +77,9 @@ class Ledger:
         """Who starts spans of requests; None: nobody."""
         self.open_count = 0
 
-    def open(self, request: InferenceRequest) -> Settlement:
-        return Settlement(self, request)
+    def open(self, request: InferenceRequest, record: Record | None = None) -> Settlement:
+        """`record` takes a batch line's row, to write it with its result; it needs no bucket."""
+        return Settlement(self, request, record)
 
 
 class Settlement:
@@ -95,6 +99,7 @@ class Settlement:
         "_left",
         "_placed",
         "_postponed",
+        "_record",
         "_request",
         "_reservation",
         "_span",
@@ -106,8 +111,11 @@ class Settlement:
         "workers_failed",
     )
 
-    def __init__(self, ledger: Ledger, request: InferenceRequest) -> None:
+    def __init__(
+        self, ledger: Ledger, request: InferenceRequest, record: Record | None = None
+    ) -> None:
         self._ledger = ledger
+        self._record = record
         self._request = request
         self._reservation: Reservation | None = None
         self._lease: Lease | None = None
@@ -158,6 +166,8 @@ class Settlement:
         """
         buckets, request = self._ledger.buckets, self._request
         self._ledger.budgets.check(request.team, self._arrived_us)
+        if self._record is not None:
+            return
         self._reservation = buckets.reserve(
             request.team,
             request.cost_tokens,
@@ -318,7 +328,7 @@ class Settlement:
                 self._reservation.release()  # refused or failed with nothing to show: free
         row = self._row()
         ledger.budgets.spend(row.team, self._usage.total_tokens, row.cost_pico, row.ts_us)
-        ledger.record(row)
+        (self._record or ledger.record)(row)
         if self._span is not None:
             self._span.end(told(row), row.error_code)
         count(row, ledger.metrics, ledger.targets_of(row.model))

@@ -6,6 +6,7 @@ from inferd.config.change import Change
 from inferd.config.reload import (
     AttachedAdded,
     AttachedRemoved,
+    BatchesChanged,
     BillingChanged,
     CacheScopeChanged,
     FileLimitsChanged,
@@ -107,6 +108,8 @@ def _of_money(change: Change) -> str:
     match change:
         case FileLimitsChanged(before, after):
             return f"files: {_differences(before, after)}"
+        case BatchesChanged(before, after):
+            return f"batches: {_differences(before, after)}"
         case BillingChanged(before, after):
             return f"billing: {_differences(before, after)}"
         case PricesChanged(model, version, before, after):

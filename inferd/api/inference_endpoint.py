@@ -111,6 +111,10 @@ class InferenceEndpoint:
     def path(self) -> str:
         return self._operation.endpoint
 
+    @property
+    def operation(self) -> Operation:
+        return self._operation
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         record = record_of(scope)
         caller = self._caller_of(scope)
@@ -150,6 +154,15 @@ class InferenceEndpoint:
             bytes_max=server.body_bytes_max,
             timeout_s=server.body_timeout_s,
         )
+        return self.prepare(raw, caller, record)
+
+    def prepare(self, raw: bytes, caller: Caller, record: RequestRecord) -> InferenceRequest:
+        """The validated request of a body, whoever brought it.
+
+        Raises:
+            RequestError, ModelNotAllowed: naming the parameter and what is allowed.
+            InvalidKey: the caller's team is gone.
+        """
         team = self._access.team(caller)
         route: Route | None = None
 

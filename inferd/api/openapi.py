@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import inferd
-from inferd.api import openapi_files
+from inferd.api import openapi_batches, openapi_files
 from inferd.api.inference_endpoint import Operation
 from inferd.api.openapi_answers import (
     ANSWERS,
@@ -69,7 +69,7 @@ def encoded() -> bytes:
 def document() -> Schema:
     """The whole document."""
     schemas: dict[str, Schema] = {"Error": ERROR, **REQUEST_SCHEMAS, "Model": MODEL}
-    schemas |= openapi_files.SCHEMAS
+    schemas |= openapi_files.SCHEMAS | openapi_batches.SCHEMAS
     paths: dict[str, Schema] = {}
     for operation in OPERATIONS:
         name, answer = ANSWERS[operation.endpoint]
@@ -85,7 +85,7 @@ def document() -> Schema:
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "security": [{"key": []}],
-        "paths": {**paths, **openapi_files.PATHS, **_gets()},
+        "paths": {**paths, **openapi_files.PATHS, **openapi_batches.PATHS, **_gets()},
         "components": {
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
             "schemas": schemas,

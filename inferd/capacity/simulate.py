@@ -16,7 +16,7 @@ from typing import Final
 
 from inferd.capacity.engine_model import EngineModel, Job
 from inferd.capacity.virtual_time import SimulatedTime
-from inferd.capacity.workloads import Arrival, Workload
+from inferd.capacity.workloads import Arrival, Workload, batch_line
 from inferd.config.schema import Queue, Targets
 from inferd.errors import LimitError, Preempted
 from inferd.inference import Endpoint, InferenceRequest, Prefix, Priority, Usage
@@ -32,6 +32,8 @@ ENOUGH: Final = 0.95
 OUTPUT_TOKENS_MAX: Final = 4_096
 """What clients ask for at most: how long answers get, the gateway learns."""
 HASHED_TOKENS: Final = 1_024
+BATCH_AHEAD: Final = 4
+"""Lines of the batch that wait, as the gateway's feeder has it."""
 STEP: Final = 0.02
 """How exactly the highest rate is found."""
 
@@ -72,6 +74,9 @@ class Scenario:
     give_up: float = 1.0
     warm: float = WARM
     """Share of the requests, from the first on, that is served but not measured."""
+    batch_utilization_max: float = 0.6
+    batch: bool = False
+    """A batch that never ends takes what is left free."""
     seed: int = 1
 
 
@@ -104,6 +109,10 @@ class Run:
     reasons: Counter[str] = field(default_factory=Counter)
     gave_up: bool = False
     preempted: int = 0
+    batch_done: int = 0
+    """Lines of the batch that were done."""
+    free: float = 0.0
+    """Mean utilization that the threshold for batch work left free, over all replicas."""
 
     @property
     def rate(self) -> float:
@@ -126,6 +135,7 @@ class _Replay:
             refuse_late=scenario.refuse_late and scenario.policy == "predicted_ttft",
             kv_tokens=kind.kv_tokens,
             hashed_blocks=max(1, HASHED_TOKENS // workload.block_tokens),
+            batch_utilization_max=scenario.batch_utilization_max,
         )
         queue = Queue(waiting_max=100_000, waiting_per_team_max=100_000, wait_s_max=86_400.0)
         self.scheduler = Scheduler(
@@ -145,7 +155,8 @@ class _Replay:
         self._first_measured = int(len(workload.arrivals) * scenario.warm)
         measured = len(workload.arrivals) - self._first_measured
         self._misses_left = int(scenario.give_up * measured)
-        self._peaks = self._means = 0.0
+        self._peaks = self._means = self._free = 0.0
+        self._samples = 0
         self._numbers = itertools.count()
 
     async def play(self) -> Run:
@@ -153,6 +164,7 @@ class _Replay:
         began_s = arrivals[0].at_s
         tasks: list[asyncio.Task[None]] = []
         async with asyncio.TaskGroup() as group:
+            batch = group.create_task(self._run_batch()) if self.scenario.batch else None
             for number, one in enumerate(arrivals):
                 due_s = (one.at_s - began_s) / speed
                 if due_s > self._loop.time():
@@ -167,9 +179,47 @@ class _Replay:
             if self.run.gave_up:
                 for task in tasks:
                     task.cancel()
+            if batch is not None:
+                batch.cancel()
+        self.run.free = self._free / self._samples if self._samples else 0.0
         self.run.work_ms = [engine.work_ms for engine in self.engines.values()]
         self.run.token_imbalance = self._peaks / self._means if self._means else 1.0
         return self.run
+
+    async def _run_batch(self) -> None:
+        """As the feeder does: a few lines wait, and another follows when one was placed."""
+        rng = random.Random(self.scenario.seed)
+        placed = asyncio.Event()
+        waiting = 0
+
+        async def line(one: Arrival) -> None:
+            nonlocal waiting
+            waits = True
+            while True:
+                try:
+                    async with self.scheduler.ticket(self._request(one), 1) as lease:
+                        waiting -= waits
+                        waits = False
+                        placed.set()
+                        self._settle(
+                            one, lease, await self._run_on(self._engine(lease), one, lease)
+                        )
+                except Preempted:
+                    self.run.preempted += 1
+                else:
+                    self.run.batch_done += 1
+                    return
+
+        async with asyncio.TaskGroup() as lines:
+            while True:
+                while waiting < BATCH_AHEAD:
+                    waiting += 1
+                    lines.create_task(line(batch_line(rng, self._loop.time())))
+                placed.clear()
+                await placed.wait()
+
+    def _engine(self, lease: Lease) -> EngineModel:
+        return self.engines[lease.target]
 
     async def _serve(self, number: int, one: Arrival) -> None:
         request = self._request(one)
@@ -252,6 +302,10 @@ class _Replay:
         loads = [self.scheduler.outstanding(target) for target in self.engines]
         self._peaks += max(loads)
         self._means += sum(loads) / len(loads)
+        limit = self.scenario.batch_utilization_max
+        used = [one.utilization for one in self.scheduler.snapshot().targets]
+        self._free += sum(max(0.0, limit - one) for one in used) / len(used)
+        self._samples += 1
 
 
 def met(served: Served, targets: Targets) -> bool:

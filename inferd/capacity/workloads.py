@@ -200,6 +200,13 @@ def _toolmix(path: Path, count: int = 9_000, rate: float = 6.6) -> Workload:
     return Workload("toolmix", tuple(arrivals), TRACE_BLOCK_TOKENS)
 
 
+def batch_line(rng: random.Random, now: float) -> Arrival:
+    """One line of the batch: nothing of it is shared with any other."""
+    prompt = int(rng.lognormvariate(6.5, 0.6)) + 16
+    output = max(1, min(1_000, int(rng.lognormvariate(5.0, 0.7))))
+    return Arrival(now, prompt, output, (), "nightly", is_batch=True)
+
+
 def _seedmix(count: int = 10_000, rate: float = 40.0, teams: int = 30) -> Workload:
     """2,000 tokens in, 300 out; half of the prompts' tokens are shared by a team's requests."""
     rng = random.Random(3)
@@ -242,4 +249,28 @@ def _b2b(count: int = 6_000, rate: float = 20.0, customers: int = 150) -> Worklo
     return Workload("b2b", tuple(arrivals), BLOCK_TOKENS)
 
 
-SYNTHETIC: Final = {"seedmix": _seedmix, "b2b": _b2b}
+def _day(sample_s: float = 60.0, peak_rate: float = 50.0, teams: int = 12) -> Workload:
+    """A working day, a sample of each of its hours: quiet at night, two peaks, short bursts."""
+    rng = random.Random(5)
+    context = 1_024 // BLOCK_TOKENS
+    fresh, arrivals = 10**6, []
+    for hour, share in enumerate(_HOURS):
+        at_s, ends = hour * sample_s, (hour + 1) * sample_s
+        while (at_s := at_s + rng.gammavariate(0.5, 2.0 / (share * peak_rate))) < ends:
+            team = min(int(rng.paretovariate(0.8)) - 1, teams - 1)
+            tail = min(8_000, int(rng.lognormvariate(6.2, 0.8)) + 16)
+            own = -(-tail // BLOCK_TOKENS)
+            output = max(1, min(1_500, int(rng.lognormvariate(5.2, 0.8))))
+            keys = (*range(team * context, (team + 1) * context), *range(fresh, fresh + own))
+            fresh += own
+            prompt = context * BLOCK_TOKENS + tail
+            arrivals.append(Arrival(at_s, prompt, output, keys, f"team-{team}"))
+    return Workload("day", tuple(arrivals), BLOCK_TOKENS)
+
+
+_HOURS: Final = (
+    *(0.12, 0.08, 0.06, 0.05, 0.05, 0.08, 0.2, 0.45, 0.75, 0.95, 1.0, 0.9),
+    *(0.6, 0.8, 0.95, 0.9, 0.8, 0.65, 0.45, 0.35, 0.3, 0.25, 0.2, 0.15),
+)
+"""Of the busiest hour's requests, from midnight on."""
+SYNTHETIC: Final = {"seedmix": _seedmix, "b2b": _b2b, "day": _day}

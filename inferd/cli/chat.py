@@ -6,22 +6,18 @@ The key comes from --key, --key-file, INFERD_API_KEY or the first key's file, in
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from inferd.cli.api_access import FIRST_KEY, KEY_VARIABLE, find_base_url, find_key
 from inferd.cli.config import CONFIG, ConfigPath
 from inferd.cli.failure import tell
-from inferd.errors import StartError
 
 if TYPE_CHECKING:
     from inferd.cli.conversation import Conversation
-
-FIRST_KEY = ".inferd/first.key"
-KEY_VARIABLE = "INFERD_API_KEY"
 
 COMMANDS = """\
 /reset  forget what was said and begin anew
@@ -70,8 +66,8 @@ def chat(
     from inferd.cli.conversation import Conversation, Options
 
     options = Options(
-        base_url=(base_url or _base_url(config)).rstrip("/"),
-        key=_key(key, key_file, config),
+        base_url=(base_url or find_base_url(config)).rstrip("/"),
+        key=find_key(key, key_file, config),
         model=model,
         system=system,
         max_tokens=max_tokens,
@@ -124,33 +120,3 @@ def _turn(conversation: Conversation, text: str) -> None:
             conversation.tell("stopped")
         except ApiError as error:
             tell(error)
-
-
-def _base_url(config: Path) -> str:
-    from inferd.cli.server_place import find_server
-    from inferd.config.address import parse_address
-
-    listen = find_server(config).listen
-    try:
-        address = parse_address(listen).reachable
-    except ValueError as error:
-        raise StartError(f"{config}: server.listen: {error}") from error
-    if not address.port:
-        raise StartError(f"{config}: server.listen names no port: give --base-url")
-    return f"http://{address}/v1"
-
-
-def _key(key: str | None, key_file: Path | None, config: Path) -> str:
-    from inferd.cli.hello import checked_key, read_key_file
-
-    if key is None and key_file is None:
-        key = os.environ.get(KEY_VARIABLE)
-    if key is not None:
-        return checked_key(key, "--key or " + KEY_VARIABLE)
-    first = config.parent / FIRST_KEY
-    if key_file is None and not first.exists():
-        raise StartError(
-            f"No API key: set {KEY_VARIABLE}, or name a file with --key-file."
-            " `inferd keys create --team TEAM` makes one."
-        )
-    return read_key_file(key_file or first)

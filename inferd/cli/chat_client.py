@@ -81,14 +81,14 @@ class ChatClient:
     async def answer(self, request: dict[str, Any]) -> AsyncIterator[Piece]:
         """Stream one answer. Raises ApiError, also half-way."""
         body = {**request, "stream": True, "stream_options": {"include_usage": True}}
-        with self._told():
+        with told(self._base_url):
             async with self._session.post(
                 f"{self._base_url}/chat/completions",
                 data=orjson.dumps(body),
                 headers={"content-type": "application/json"},
             ) as response:
                 if response.status != OK:
-                    raise _refused(response, await response.content.read(ERROR_BYTES_MAX))
+                    raise refused(response, await response.content.read(ERROR_BYTES_MAX))
                 reader = EventReader()
                 async for data in response.content.iter_any():
                     for event in reader.feed(data):
@@ -108,40 +108,39 @@ class ChatClient:
         return models[states.index(best)]
 
     async def _get(self, path: str) -> dict[str, Any]:
-        with self._told():
+        with told(self._base_url):
             async with self._session.get(f"{self._base_url}/{path}") as response:
                 body = await response.read()
                 if response.status != OK:
-                    raise _refused(response, body)
+                    raise refused(response, body)
                 value = orjson.loads(body)
                 if not isinstance(value, dict):
                     raise TypeError
                 return value
 
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
-        except aiohttp.ClientConnectorError as error:
-            reason = error.os_error.strerror or str(error)
-            raise ApiError(
-                f"Nothing answers at {self._base_url} ({reason}). Start it: inferd serve; or give"
-                " --base-url."
-            ) from error
-        except TimeoutError as error:
-            raise ApiError(
-                f"{self._base_url} has sent nothing for {SILENCE_S_MAX:.0f} s. Ask again."
-            ) from error
-        except aiohttp.InvalidURL as error:
-            raise ApiError(
-                f"{self._base_url} is no URL; --base-url wants http://host:port/v1"
-            ) from error
-        except aiohttp.ClientError as error:
-            raise ApiError(f"The connection broke off ({error}). Ask again.") from error
-        except (orjson.JSONDecodeError, TypeError, KeyError) as error:
-            raise ApiError(
-                f"What answers at {self._base_url} is no OpenAI-compatible API: give --base-url."
-            ) from error
+
+@contextmanager
+def told(base_url: str) -> Iterator[None]:
+    """Around calls of the API there: every failure becomes an ApiError."""
+    try:
+        yield
+    except aiohttp.ClientConnectorError as error:
+        reason = error.os_error.strerror or str(error)
+        raise ApiError(
+            f"Nothing answers at {base_url} ({reason}). Start it: inferd serve; or give --base-url."
+        ) from error
+    except TimeoutError as error:
+        raise ApiError(
+            f"{base_url} has sent nothing for {SILENCE_S_MAX:.0f} s. Ask again."
+        ) from error
+    except aiohttp.InvalidURL as error:
+        raise ApiError(f"{base_url} is no URL; --base-url wants http://host:port/v1") from error
+    except aiohttp.ClientError as error:
+        raise ApiError(f"The connection broke off ({error}). Ask again.") from error
+    except (orjson.JSONDecodeError, TypeError, KeyError) as error:
+        raise ApiError(
+            f"What answers at {base_url} is no OpenAI-compatible API: give --base-url."
+        ) from error
 
 
 @asynccontextmanager
@@ -167,7 +166,7 @@ def _piece(event: str) -> Piece:
     )
 
 
-def _refused(response: aiohttp.ClientResponse, body: bytes) -> ApiError:
+def refused(response: aiohttp.ClientResponse, body: bytes) -> ApiError:
     """The API's own words, and when to try again if it says so."""
     try:
         error = orjson.loads(body)["error"]

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from inferd.cli import (
     audit,
+    batch,
     chat,
     config,
     engine,
@@ -47,7 +48,7 @@ FIRST_MINUTES = (
 PANELS = {
     "Set up": ("engine", "init", "check", "config"),
     "Teams": ("teams", "keys"),
-    "Run": ("serve", "reload", "chat"),
+    "Run": ("serve", "reload", "chat", "batch"),
     "Look": ("status", "top", "pools", "workers", "gpus", "logs", "why", "simulate"),
     "Bill": ("usage", "reconcile", "audit"),
 }
@@ -111,6 +112,7 @@ def make_app() -> typer.Typer:
         serve,
         reload,
         chat,
+        batch,
         status,
         pools,
         top,

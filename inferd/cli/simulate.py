@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +36,7 @@ def register(app: typer.Typer) -> None:
 def simulate(  # noqa: PLR0917 - options, given by name
     workload: Annotated[
         str,
-        typer.Option(help="seedmix, b2b; conv, conv16k, toolmix, servegen, trace by --trace."),
+        typer.Option(help="seedmix, b2b, day; conv, conv16k, toolmix, servegen, trace by --trace."),
     ] = "seedmix",
     trace: Annotated[
         Path | None,
@@ -59,6 +60,7 @@ def simulate(  # noqa: PLR0917 - options, given by name
     ] = None,
     ttft_ms: Annotated[int, typer.Option(min=1, help="Target, prompts up to 4,096 tokens.")] = 800,
     tpot_ms: Annotated[int, typer.Option(min=1, help="Target per output token.")] = 40,
+    batch: Annotated[bool, typer.Option("--batch", help="And again beside a batch.")] = False,
     no_refusals: Annotated[
         bool, typer.Option("--no-refusals", help="Let wait what cannot answer in time.")
     ] = False,
@@ -87,10 +89,8 @@ def simulate(  # noqa: PLR0917 - options, given by name
         ranks=_numbers("--rank", rank or [], least=-100),
         targets=Targets(ttft_ms=ttft_ms, tpot_ms=tpot_ms),
     )
-    runs = [
-        _play(replace(base, policy=name), find_capacity=find_capacity, rate_max=rate)
-        for name in chosen
-    ]
+    scenarios = [replace(base, policy=p, batch=b) for p in chosen for b in sorted({False, batch})]
+    runs = [_play(one, find_capacity=find_capacity, rate_max=rate) for one in scenarios]
     _tell(runs, plot, as_json=as_json)
 
 
@@ -143,6 +143,9 @@ def _values(run: Run) -> dict[str, Any]:
     return {
         "workload": run.scenario.workload.name,
         "policy": run.scenario.policy,
+        "batch": run.scenario.batch,
+        "batch_done": run.batch_done,
+        "free": run.free,
         "replicas": run.scenario.replicas,
         **figures(run),
         "reasons": dict(run.reasons),
@@ -160,18 +163,36 @@ def _show(runs: list[Run]) -> None:
     from inferd.capacity.windows import arrivals, shares, sparkline, ttft_p95
 
     console = Console()
-    table = Table("", *(run.scenario.policy for run in runs))
+    table = Table("", *(_title(run) for run in runs))
     values = [figures(run) for run in runs]
     for key, title, form in COLUMNS:
         table.add_row(title, *(form.format(one[key]) for one in values))
     console.print(table)
+    for alone, beside in itertools.pairwise(runs):
+        if beside.scenario.batch:
+            console.print(_batch_in_words(alone, beside))
     for run in runs:
         over_time = ttft_p95(run)
-        console.print(f"\n{run.scenario.policy}", style="bold")
+        console.print(f"\n{_title(run)}", style="bold")
         console.print(f"  arrivals  {sparkline(arrivals(run))}")
         console.print(f"  TTFT p95  {sparkline(over_time)}  to {max(over_time, default=0):.2f} s")
         for team, share in list(shares(run).items())[:8]:
             console.print(f"  {team:<12} {'█' * round(share * 50)} {share:.1%}")
+
+
+def _title(run: Run) -> str:
+    return run.scenario.policy + (" + batch" if run.scenario.batch else "")
+
+
+def _batch_in_words(alone: Run, beside: Run) -> str:
+    from inferd.capacity.batch_effect import batch_effect
+
+    effect = batch_effect(alone, beside)
+    return (
+        f"{beside.scenario.policy}: the batch did {beside.batch_done:,} lines and took"
+        f" {effect.filled:.1%} of what the threshold leaves free; interactive TTFT p95 moved by"
+        f" {effect.ttft_p95_moved:+.1%}, TPOT p95 by {effect.tpot_p95_moved:+.1%}"
+    )
 
 
 def _known(option: str, given: list[str], known: tuple[str, ...]) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import ClassVar, Final
 
+from inferd.config.batches import Batches
 from inferd.config.change import Change, Reload
 from inferd.config.files import Files
 from inferd.config.locate import KeyPath, show_path
@@ -94,6 +95,12 @@ class ModelRemoved(Change):
     model: Model
 
     reload: ClassVar[Reload] = "drain"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchesChanged(Change):
+    before: Batches
+    after: Batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +226,7 @@ ORDER: Final[tuple[type[Change], ...]] = (
     LogLevelChanged,
     BillingChanged,
     FileLimitsChanged,
+    BatchesChanged,
     ModelAdded,
     VersionAdded,
     AttachedAdded,
@@ -251,6 +259,7 @@ def diff(old: Config, new: Config) -> list[Change]:
         [LogLevelChanged(old.logs, new.logs)] if old.logs != new.logs else [],
         [BillingChanged(old.billing, new.billing)] if old.billing != new.billing else [],
         _file_changes(old.files, new.files),
+        [BatchesChanged(old.batches, new.batches)] if old.batches != new.batches else [],
         _model_changes(old, new),
         _team_changes(old, new),
     )

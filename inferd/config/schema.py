@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import ConfigDict, Field, model_validator
 
+from inferd.config.batches import Batches
 from inferd.config.files import Files
 from inferd.config.limits import LimitsOnModel
 from inferd.config.money import Billing, Budget
@@ -92,6 +93,9 @@ class Queue(Section):
         default=True,
         description="429 as soon as no worker can give the first token within targets.ttft_ms;"
         " with predicted_ttft only",
+    )
+    batch_utilization_max: float = Field(
+        0.6, gt=0, le=1, description="a busier worker is given no batch work"
     )
 
 
@@ -220,6 +224,7 @@ class Config(Section):
     models: tuple[Model, ...] = Field(
         min_length=1, max_length=256, description="what is served, by public name"
     )
+    batches: Batches = Field(default_factory=Batches, description="bounds of batch work")
     teams: tuple[Team, ...] = Field((), max_length=10_000, description="who uses and pays")
 
 

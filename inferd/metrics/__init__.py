@@ -15,6 +15,7 @@ from prometheus_client import (
 )
 
 from inferd.metrics.declare import Bound
+from inferd.metrics.of_batches import OfBatches
 from inferd.metrics.of_files import OfFiles
 from inferd.metrics.of_gpus import OfGpus
 from inferd.metrics.of_pools import OfPools, PoolMetrics, WorkerMetrics
@@ -36,7 +37,7 @@ EXPOSITION_TYPE: Final = CONTENT_TYPE_LATEST
 """The content type of `Metrics.exposition`."""
 
 
-class Metrics(OfRequests, OfPools, OfFiles, OfGpus, OfProcess):
+class Metrics(OfRequests, OfPools, OfBatches, OfFiles, OfGpus, OfProcess):
     """Declares every metric in `registry` and hands out what counts them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:

@@ -38,7 +38,6 @@ elsewhere fills that target, and takes room from prefixes that are warm there. W
 above the knee loses prompts to targets that are above it as soon as they have computed them."""
 FULL: Final = 0.92
 """Above this share it takes nothing, unless it is idle."""
-BATCH_FULL: Final = 0.6
 HOLD_MS: Final = 100.0
 HOLD_STEPS: Final = 2.5
 """A target with more prefill ahead than this is sent no more: what waits here can still be
@@ -253,7 +252,7 @@ class PredictedTTFT:
             idle = not target.leases
             if ttft > room_ms and not idle:
                 continue
-            if asked.spills and not idle and self._closed(target, asked):
+            if asked.spills and not idle and self._closed(target):
                 continue
             total = ttft + RECOMPUTE_WEIGHT * own
             if hinted and hinted >> target.bit & 1:
@@ -290,14 +289,13 @@ class PredictedTTFT:
             return False
         if not target.leases:
             return True
-        return target.inflight < target.inflight_max and not self._closed(target, None)
+        return target.inflight < target.inflight_max and not self._closed(target)
 
-    def _closed(self, target: Target, asked: Asked | None) -> bool:
-        limit = BATCH_FULL if asked is not None and asked.is_batch else FULL
-        return target.backlog_ms > self._conditions.hold_ms or target.utilization > limit
+    def _closed(self, target: Target) -> bool:
+        return target.backlog_ms > self._conditions.hold_ms or target.utilization > FULL
 
     def _wait(self, target: Target, asked: Asked, now: float) -> Wait | None:
-        if self._closed(target, asked):
+        if self._closed(target):
             return Wait.BUSY
         if not target.has_slots(asked.choices):
             return Wait.ROOM

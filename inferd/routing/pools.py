@@ -188,6 +188,20 @@ class Pools:
             if self._listed(name, team.models) and self._listed(name, caller.models)
         ]
 
+    def pool_of(self, name: str) -> str | None:
+        """The pool of a name, whoever asks; None for a name that is gone."""
+        route = self._routes.get(name)
+        return route.pool if route is not None else None
+
+    def names(self, caller: Caller | None, team: Team | None) -> dict[str, str]:
+        """Every name that a request may have as `model`, with the model's kind; None: of all."""
+        return {
+            name: route.limits.kind.value
+            for name, route in self._routes.items()
+            if (team is None or self._listed(route.limits.name, team.models))
+            and (caller is None or self._listed(route.limits.name, caller.models))
+        }
+
     def view(self, name: str, caller: Caller, team: Team) -> ModelView:
         """One model under the name asked for. Raises as `resolve` does."""
         route = self.resolve(name, caller, team)

@@ -20,6 +20,7 @@ from inferd.errors import DeadlineExceeded, InferdError, NoWorker, QueueFull, Wa
 from inferd.inference import InferenceRequest, Priority, Usage
 from inferd.routing.account import Account
 from inferd.routing.admission import RETRY_S_MIN, Admission
+from inferd.routing.batch_speed import BatchSpeed, batch_speed
 from inferd.routing.claim import Asked
 from inferd.routing.fair_queue import FairQueue
 from inferd.routing.lease import Lease, LeaseOwner
@@ -168,6 +169,11 @@ class Scheduler(LeaseOwner):
         """Whether a prompt is let in now if it has `low` tokens, but not if it has `high`."""
         return self._admission.turns_on_tokens(priority, low, high, monotonic())
 
+    def batch_speed(self, prompt_tokens: int) -> BatchSpeed | None:
+        """How fast batch work is done at the load there is now; None: by nobody."""
+        self._account.derive(monotonic())
+        return batch_speed(self._account, prompt_tokens)
+
     def snapshot(self) -> SchedulerSnapshot:
         return snapshot(self.pool, self._queue, self._account, monotonic())
 
@@ -213,12 +219,15 @@ class Scheduler(LeaseOwner):
         return False
 
     def _choose(self, ticket: Ticket, held: frozenset[str], now: float) -> Placement | None:
-        """None: every target it may go to is held for somebody before it."""
+        """None: every target it may go to is held for somebody before it, or too busy for it."""
         barred = ticket.excluded | held if held else ticket.excluded
         targets = self._load.allowed(barred)
+        asked = ticket.asked
+        limit = self._account.serving.batch_utilization_max
+        if asked.is_batch and limit < 1.0:
+            targets = [target for target in targets if target.takes_batch(limit)]
         if not targets:
             return None
-        asked = ticket.asked
         self._account.look_up(asked)
         asked.candidates = len(targets)
         asked.spills = self._queue.lag(ticket) > self._locality_cost

@@ -25,6 +25,8 @@ class Serving:
     cost: EngineCost = H100_8B
     refuse_late: bool = False
     kv_tokens: int | None = None
+    batch_utilization_max: float = 1.0
+    """A busier target takes no batch work; 1: as long as it takes any."""
     hashed_blocks: int = HASHED_BLOCKS
 
     def decoding(self) -> Serving:
@@ -40,4 +42,5 @@ class Serving:
             cost=engine_cost(engine.device, engine.tensor_parallel, engine.chunked_prefill_tokens),
             refuse_late=model.queue.refuse_late and model.placement == "predicted_ttft",
             kv_tokens=engine.kv_tokens_max,
+            batch_utilization_max=model.queue.batch_utilization_max,
         )

@@ -116,6 +116,17 @@ class Target:
         self._report_over = max(0, kv_used_tokens - self.kv_claimed)
         self._report_at = now
 
+    def takes_batch(self, utilization_max: float) -> bool:
+        """It is idle, or so little used that batch work is in nobody's way.
+
+        While a prompt is ahead there it takes none: prompts of batches in a row are what first
+        tokens of others would wait for.
+        """
+        if not self.leases:
+            return True
+        busy = max(self.utilization, (self.inflight + 1) / self.inflight_max)
+        return busy <= utilization_max and not self.backlog_tokens
+
     def derive(self, cost: EngineCost, tpot_ms: float, now: float) -> None:
         """Bring the derived values up to date."""
         if now - self._derived_at < STALE_S:

@@ -1,9 +1,9 @@
 """The one SQLite file. Owns its only write connection, driven by `Database.run()`.
 
-Control writes are awaited and are on disk when `write` returns. Usage rows are posted: a crash
-loses at most the last flush. Each write happens exactly once, also when its awaiter is cancelled;
-what cannot be written is logged, counted, and in the end fails the service. Times are integer
-microseconds UTC.
+Control writes are awaited and are on disk, synced, when `write` returns. Usage rows are posted: a
+crash loses at most the last flush. Each write happens exactly once, also when its awaiter is
+cancelled; what cannot be written is logged, counted, and in the end fails the service. Times are
+integer microseconds UTC.
 """
 
 from __future__ import annotations
@@ -130,7 +130,8 @@ class Database:
     ) -> T:
         """Run `operation(cursor)` in the writer's next transaction and return its result.
 
-        It runs in the writer's thread and must not touch anything else. Once called, the write
+        It runs in the writer's thread and must not touch anything else; what it wrote outlives a
+        power cut. Once called, the write
         happens even if the caller is cancelled; `committed(result)` runs on the loop right after
         the commit in any case, for what must follow it. Raises what `operation` raises, or
         StorageError; then nothing was stored.
@@ -202,10 +203,13 @@ class Database:
             self._arrived.clear()
         loop = asyncio.get_running_loop()
         started = clock.monotonic()
+        synced = any(write.future is not None for write in batch)
 
         def work(connection: sqlite3.Connection) -> None:
             results: list[Result] | Exception
             try:
+                # In a write-ahead log FULL syncs the log at each commit, NORMAL now and then.
+                connection.execute(f"PRAGMA synchronous = {'FULL' if synced else 'NORMAL'}")
                 results = transact(connection, [write.operation for write in batch])
             except Exception as error:  # noqa: BLE001 - told to the awaiters, or retried
                 results = error

@@ -40,7 +40,7 @@ async def test_an_answer_comes_through_the_whole_system(tmp_path: Path) -> None:
             assert by_variable.out.endswith("\n")
             assert len(by_variable.out.split()) > 3
 
-            (tmp_path / ".inferd").mkdir()
+            (tmp_path / ".inferd").mkdir(exist_ok=True)
             (tmp_path / ".inferd" / "first.key").write_text(key + "\n")
             piped = await folder.run("chat", "--max-tokens", "4", stdin="hello\nthere\n")
             assert piped.code == 0, piped.err

@@ -49,6 +49,7 @@ CASES: list[tuple[Config, Config, str]] = [
         config(files={"store": "elsewhere"}),
         "files.store needs a restart: files that are there would not be found any more",
     ),
+    (config(), config(batches={"attempts_max": 5}), "batches: attempts_max 3 -> 5"),
     (config(), config(teams=()), "team search is removed; its keys are refused from now on"),
     (config(teams=()), config(), "team search is added"),
     (

@@ -11,6 +11,7 @@ import pytest
 from starlette.routing import Route, Router
 
 from inferd.api import openapi
+from inferd.api.batches import BatchApi
 from inferd.api.files import FilesApi
 from inferd.api.inference_endpoint import InferenceEndpoint, Operation
 from inferd.api.operations import OPERATIONS
@@ -51,7 +52,9 @@ def routes() -> set[tuple[str, str]]:
         endpoint._operation = operation
     nothing: Any = Nothing()
     stored = [
-        route for api in (FilesApi, UploadsApi) for route in api(nothing, nothing, nothing).routes()
+        *FilesApi(nothing, nothing, nothing).routes(),
+        *UploadsApi(nothing, nothing, nothing).routes(),
+        *BatchApi(nothing, nothing, nothing, nothing).routes(),
     ]
     app = public_app(endpoints, nothing, nothing, lambda *_: None, (), stored)
     router = app._app  # type: ignore[attr-defined]

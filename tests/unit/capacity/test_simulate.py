@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
+from inferd.capacity.batch_effect import batch_effect
 from inferd.capacity.engine_model import EngineModel, Job
 from inferd.capacity.simulate import ENGINES, Scenario, figures, simulate
 from inferd.capacity.virtual_time import SimulatedTime
@@ -81,3 +83,13 @@ def test_shares_under_overload_are_as_the_weights() -> None:
     assert jain([got[name] / weights[name] for name in names]) >= 0.99
     assert max(one.refused_after_s or 0.0 for one in run.served) <= 0.8
     assert len(sparkline(ttft_p95(run))) == 40
+
+
+def test_a_batch_fills_what_is_free_and_leaves_the_rest_alone() -> None:
+    day = load("day", None)
+    quiet = Workload("morning", tuple(one for one in day.arrivals if 360 <= one.at_s < 500), 64)
+    alone = Scenario(quiet, ENGINES["8b"], 2)
+    effect = batch_effect(simulate(alone), run := simulate(replace(alone, batch=True)))
+    assert effect.filled >= 0.8
+    assert abs(effect.ttft_p95_moved) < 0.1
+    assert run.batch_done > 1_000

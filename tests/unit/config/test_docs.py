@@ -34,6 +34,7 @@ HEADINGS = {
     "Takes": "[models.versions.takes]",
     "Adapter": "[[models.versions.adapters]]",
     "Split": "[models.versions.split]",
+    "Batches": "[batches]",
     "Team": "[[teams]]",
     "LimitsOnModel": "[[teams.limits]]",
     "Budget": "[teams.budget]",

@@ -62,6 +62,7 @@ NAMED = {
     "logs": sections()["Logs"],
     "tracing": sections()["Tracing"],
     "billing": sections()["Billing"],
+    "batches": sections()["Batches"],
     "models": sections()["Model"],
     "models.defaults": sections()["SamplingDefaults"],
     "models.targets": sections()["Targets"],

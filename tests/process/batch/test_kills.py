@@ -1,0 +1,19 @@
+"""inferd is killed while a batch runs: the short form of `scripts/soak batch`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from scripts.soaks.batch import on_the_fake
+
+pytestmark = pytest.mark.real_time(timeout_s=120)
+
+
+async def test_every_line_ends_once_whatever_is_killed(tmp_path: Path) -> None:
+    args = argparse.Namespace(runs=1, kills=3, lines=120, within=0.3, speed=25.0, seed=7, json=True)
+    outcomes = await on_the_fake(args, tmp_path)
+    assert [outcome.problems for outcome in outcomes] == [[], []]
+    assert outcomes[1].kills
