@@ -48,6 +48,7 @@ class ChunkedBody:
             and not cycle.flow.write_paused
             and not cycle.response_complete
             and not cycle.disconnected
+            and not cycle.transport.is_closing()  # a write would be lost, and a warning logged
         )
 
     def write(self, data: bytes) -> None:
