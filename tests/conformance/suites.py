@@ -107,6 +107,7 @@ _OPENAI_TESTS = tuple(
         "test_embeddings.py",
         "test_models.py",
         "test_files.py",
+        "test_batches.py",
     )
 )
 _PYTEST = (PYTHON, "-m", "pytest", "-o", "addopts=", "-q", "--tb=short", "-p", "no:cacheprovider")

@@ -195,6 +195,21 @@ if (fake) {
   });
 }
 
+await check("batch", async () => {
+  const line = (id) => JSON.stringify({ custom_id: id, method: "POST", url: "/v1/chat/completions", body: { model, messages, max_tokens: 4 } });
+  const file = await toFile(Buffer.from(`${line("a")}\n${line("b")}\n`), "day.jsonl");
+  const input = await client.files.create({ file, purpose: "batch" });
+  let batch = await client.batches.create({ input_file_id: input.id, endpoint: "/v1/chat/completions", completion_window: "24h" });
+  for (let tries = 0; tries < 300 && !batch.output_file_id; tries += 1) {
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    batch = await client.batches.retrieve(batch.id);
+  }
+  assert.equal(batch.request_counts.completed, 2, JSON.stringify(batch));
+  const lines = (await (await client.files.content(batch.output_file_id)).text()).trim().split("\n").map(JSON.parse);
+  assert.deepEqual(lines.map((one) => one.custom_id).sort(), ["a", "b"]);
+  assert.ok(lines.every((one) => one.response.status_code === 200 && one.response.body.choices.length));
+});
+
 await check("raw response has headers", async () => {
   const { response } = await client.chat.completions.create({ model, messages, max_tokens: 2 }).withResponse();
   assert.ok(response.headers.get("x-request-id"));
