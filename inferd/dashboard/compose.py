@@ -10,6 +10,7 @@ from inferd.api.key_admin import KeyAdmin
 from inferd.api.node_admin import NodeAdmin
 from inferd.api.operations import OPERATIONS
 from inferd.dashboard.actions import Actions, Deed
+from inferd.dashboard.batches import Batches
 from inferd.dashboard.pages import Pages
 from inferd.dashboard.playground import Playground
 from inferd.dashboard.site import Site
@@ -31,6 +32,7 @@ def dashboard(
 ) -> ASGIApp:
     """The site of a node; `note` takes what was done there, as at the admin API."""
     site = Site(admin_key)
+    batches = Batches(site, node)
     keys = KeyAdmin(node.keys, lambda: node.config)
 
     async def restart(worker_id: str) -> None:
@@ -63,6 +65,13 @@ def dashboard(
             "/keys",
             keys.revoke,
         ),
+        Deed(
+            "/batches/{id}/cancel",
+            "Cancel",
+            "Batch {id} ends: what is finished stays, and is billed; the rest is not begun.",
+            "/batches",
+            batches.cancel,
+        ),
     ]
 
     def chat_endpoint(caller_of: Callable[[Scope], Caller]) -> InferenceEndpoint:
@@ -72,5 +81,5 @@ def dashboard(
 
     pages = Pages(site, node, NodeAdmin(node), keys, node.history)
     playground = Playground(site, lambda: node.config, chat_endpoint)
-    parts = (pages, playground, Actions(site, deeds))
+    parts = (pages, batches, playground, Actions(site, deeds))
     return Audit(site.app([route for part in parts for route in part.routes()]), note)

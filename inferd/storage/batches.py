@@ -199,6 +199,18 @@ async def newest(db: Database, team: str, after: str | None, limit: int) -> list
     return [_row(row) for row in found]
 
 
+async def find(db: Database, batch_id: str) -> BatchRow | None:
+    """Whosever it is: for admins."""
+    found = await db.read(f"{_SELECT} WHERE id = ?", (batch_id,))
+    return _row(found[0]) if found else None
+
+
+async def newest_of_all(db: Database, limit: int) -> list[BatchRow]:
+    """Of all teams, newest first: for admins."""
+    found = await db.read(f"{_SELECT} ORDER BY created_us DESC, id DESC LIMIT ?", (limit,))
+    return [_row(row) for row in found]
+
+
 async def unfinished(db: Database) -> list[BatchRow]:
     """Of all teams, oldest first."""
     marks = ", ".join("?" * len(UNFINISHED))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import orjson
 import pytest
 
 from inferd.dashboard.session import COOKIE
@@ -18,7 +19,7 @@ from tests.http.raw_connection import ask, chat
 
 pytestmark = pytest.mark.real_time
 
-PAGES = ("", "/live", "/usage", "/requests", "/keys", "/audit", "/playground")
+PAGES = ("", "/live", "/usage", "/requests", "/batches", "/keys", "/audit", "/playground")
 PAGE_BYTES_MAX = 150_000
 HOSTILE = '<script>alert("x")</script>'
 TOKEN = re.compile(r'name="csrf_token" value="([0-9a-f]{64})"')
@@ -151,6 +152,32 @@ async def test_only_a_form_of_the_session_does_anything(
         assert status == 404
         _, page, _ = await visitor.ask("GET", "/audit")
         assert "/keys/{id}/revoke" in page
+
+
+async def test_a_batch_is_shown_and_cancelled(tmp_path: Path, fast: EngineProcess) -> None:
+    async with (
+        gateway(tmp_path, fast) as inferd,
+        visiting(inferd) as visitor,
+        inferd.openai() as sdk,
+    ):
+        await inferd.engine.fault("slow_first", seconds=30)
+        line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": chat()}
+        lines = [orjson.dumps({**line, "custom_id": str(number)}) for number in range(200)]
+        file = await sdk.files.create(file=("in.jsonl", b"\n".join(lines)), purpose="batch")
+        batch = await sdk.batches.create(
+            input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+        )
+        _, page, _ = await visitor.ask("GET", "/batches")
+        assert batch.id in page
+        path = f"/batches/{batch.id}/cancel"
+        token = await visitor.token(path)
+        status, _, answer = await visitor.ask("POST", path, data={"csrf_token": token})
+        assert (status, answer.headers["location"]) == (303, "/dashboard/batches")
+        assert (await sdk.batches.retrieve(batch.id)).status in {"cancelling", "cancelled"}
+        status, _, _ = await visitor.ask(
+            "POST", "/batches/batch_unknown/cancel", data={"csrf_token": token}
+        )
+        assert status == 404
 
 
 async def test_a_session_ends_when_its_admin_leaves(tmp_path: Path, fast: EngineProcess) -> None:

@@ -100,7 +100,7 @@ async def test_an_admin_looks_around_and_asks_two_models(
                 driver.save_screenshot(str(tmp_path / "overview.png"))
                 driver.find_element(By.TAG_NAME, "body").send_keys(Keys.TAB)
                 assert driver.switch_to.active_element.text == "Skip to the content"
-                for page in ("Usage", "Requests", "Keys", "Audit", "Playground"):
+                for page in ("Usage", "Requests", "Batches", "Keys", "Audit", "Playground"):
                     driver.find_element(By.LINK_TEXT, page).send_keys(Keys.ENTER)
                     wait(driver, partial(shows, driver, page))
                     current = driver.find_element(By.CSS_SELECTOR, "[aria-current=page]")
