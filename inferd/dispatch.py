@@ -231,7 +231,8 @@ class Dispatch:
                 else:  # the engine is still at it: it is told to stop, and its bill read afterwards
                     answer.client_left()
                     known = attempt_id if request.choices == 1 else None
-                    settle = (settlement.forget if lease.revoked else settlement.postpone)(answer)
+                    revoked = (pair or lease).revoked
+                    settle = (settlement.forget if revoked else settlement.postpone)(answer)
                     client.abandon(Abandoned(exchange, known, answer, settle))
 
     async def _relay(

@@ -147,6 +147,11 @@ class Pair:
         self._output_seen = True
         self.decoding.first_token(now)
 
+    @property
+    def revoked(self) -> bool:
+        """Whether either side had to make room for interactive work."""
+        return self._lease.revoked or self.decoding.revoked
+
     def ended(self, error: Exception, settlement: Settlement) -> Exception:
         """What the request is told of how its answer ended; the worker at fault is blamed."""
         failure = self.failure or error

@@ -223,8 +223,7 @@ class Settlement:
     def preempted(self) -> None:
         """The last attempt made room for interactive work: it counts for nothing."""
         self.attempts -= 1
-        if self._lease is not None:
-            self._lease.correct(Usage())
+        self.refused()
 
     def worker_failed(self) -> None:
         """The last attempt's worker is not asked again for this request."""
@@ -257,7 +256,7 @@ class Settlement:
         An attempt that was followed by another one is not billed: nobody got anything of it.
         """
         self._postponed += 1
-        attempt, lease = self.attempts, self._lease
+        attempt, lease = self.attempts, self._decoding or self._lease
 
         def close() -> None:
             assert self._postponed, "each postponed bill closes once"

@@ -71,8 +71,8 @@ class WorkerAdmin:
     def _targets(self) -> dict[str, TargetSnapshot]:
         return {
             target.target: target
-            for scheduler in self._node.fleet.schedulers.values()
-            for target in scheduler.snapshot().targets
+            for pool in self._node.fleet.schedulers
+            for target in self._node.fleet.targets_of(pool)
         }
 
 

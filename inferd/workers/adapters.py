@@ -186,14 +186,17 @@ class Adapters:
         return True
 
     async def _unload(self, key: str) -> bool:
+        del self._loaded[key]  # who comes meanwhile must wait until it is loaded again
+        self._changed()
         problem, held = await self._call(engine.UNLOAD_ADAPTER_PATH, {"lora_name": key})
         if held is None or key in held:
+            self._loaded[key] = None
             self._event("failed", f"unloading {key}: {problem}")
+            self._changed()
+            self._end_waits(key, None)
             await asyncio.sleep(RETRY_S)
             return True
-        self._loaded.pop(key, None)
         self._event("unloaded", key)
-        self._changed()
         return True
 
     async def _call(self, path: str, body: dict[str, Any]) -> tuple[str, dict[str, str] | None]:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import combinations, takewhile
 from math import comb
 from pathlib import Path
@@ -61,7 +61,7 @@ class Gpus:
         self.devices = tuple(devices)
         self.library = library
         self.readings: dict[str, GpuReading] = {}
-        """The last reading of each device, by name. Written by `GpuWatch`."""
+        """The last reading of each device, by name; `GpuWatch` keeps them fresh."""
         self.quarantined: dict[str, str] = {}
         """Why a device is not given out, by name."""
         self._told = told
@@ -76,6 +76,7 @@ class Gpus:
         self.infos = {name: info for name in self.devices if (info := _info_of(name, inventory))}
         """What the library knows of each device, by name."""
         self._closeness = self._look_around()
+        self._look_first()
 
     @classmethod
     def of_this_node(
@@ -196,6 +197,9 @@ class Gpus:
             reading = await asyncio.to_thread(self.library.read, info.uuid)
         except GpuLostError:
             return None  # which its watch finds too, and quarantines it for
+        # Noted: the next claim comes before the watch looks again, and must not take the memory of
+        # the engine that has just ended for somebody else's.
+        self.readings[device] = reading
         return reading.memory_used_bytes if self.keeps_memory(device, reading) else None
 
     def _note_use(self, device: str) -> None:
@@ -248,6 +252,14 @@ class Gpus:
             else:
                 gaps.append([index])
         return gaps
+
+    def _look_first(self) -> None:
+        """What others have in use before any engine of ours starts is theirs."""
+        if self.library is None:
+            return
+        for name, info in self.infos.items():
+            with suppress(GpuLostError):
+                self.readings[name] = self.library.read(info.uuid)
 
     def _look_around(self) -> dict[tuple[int, int], int]:
         """How near any two devices are; {} when that is not known of all."""

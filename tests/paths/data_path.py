@@ -18,6 +18,7 @@ from inferd.config.version import AttachedWorker, Version
 from inferd.dispatch import Dispatch
 from inferd.inference import Endpoint, InferenceRequest, Priority, new_request_id
 from inferd.metrics import Metrics
+from inferd.pairs import Pairs
 from inferd.quota.buckets import Buckets
 from inferd.quota.budgets import Budgets
 from inferd.quota.estimate import Estimator
@@ -84,7 +85,9 @@ class DataPath:
         team: Team | None = None,
         slots: int = 4,
         exact: ExactCounts | None = None,
+        decoders: tuple[str, ...] = (),
     ) -> None:
+        """With `decoders` the pool is split: they answer, `workers` compute their prompts."""
         teams = [team or Team(name="search"), Team(name="other")]
         self.rows: list[UsageRow] = []
         self.buckets = Buckets(teams, monotonic())
@@ -92,7 +95,8 @@ class DataPath:
         self.prices = PriceList([PRICED])
         self.unbilled: list[UnbilledAttempt] = []
         self.scheduler = Scheduler(POOL, Queue(), random.Random(1))
-        self.workers = {name: ScriptedWorker(name) for name in workers}
+        self.workers = {name: ScriptedWorker(name) for name in workers + decoders}
+        self.decoder = Scheduler(f"{POOL}/decode", Queue(), random.Random(1))
         self.ledger = Ledger(
             buckets=self.buckets,
             budgets=self.budgets,
@@ -105,14 +109,19 @@ class DataPath:
         )
         if exact is not None:
             self.ledger.exact = exact
+        clients = {name: worker.client for name, worker in self.workers.items()}
+        sides = {POOL: self.decoder} if decoders else {}
         self.dispatch = Dispatch(
             ledger=self.ledger,
             schedulers={POOL: self.scheduler},
-            clients={name: worker.client for name, worker in self.workers.items()},
+            clients=clients,
             weight_of=lambda _: 1,
+            pairs=Pairs(sides, clients, lambda _: 10.0, self.ledger.metrics),
         )
         for name in workers:
             self.scheduler.target_up(name, slots)
+        for name in decoders:
+            self.decoder.target_up(name, slots)
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[asyncio.TaskGroup]:
@@ -151,9 +160,10 @@ class DataPath:
         """Nothing is claimed any more, anywhere."""
         assert self.dispatch.in_flight == 0
         assert self.ledger.open_count == 0
-        assert self.scheduler.leases_open == 0
-        assert self.scheduler.inflight == 0
-        assert all(self.scheduler.depth(priority) == 0 for priority in Priority)
+        for scheduler in (self.scheduler, self.decoder):
+            assert scheduler.leases_open == 0
+            assert scheduler.inflight == 0
+            assert all(scheduler.depth(priority) == 0 for priority in Priority)
         assert all(not worker.open for worker in self.workers.values())
         for team in self.buckets.snapshot(monotonic()):
             assert (team.outstanding_tokens, team.outstanding_requests) == (0, 0)

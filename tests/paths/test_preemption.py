@@ -31,6 +31,23 @@ async def test_a_batch_request_makes_room_and_is_billed_once() -> None:
     path.assert_at_rest()
 
 
+async def test_a_pair_that_makes_room_is_billed_for_what_it_is_served_in_the_end() -> None:
+    path = DataPath("p", decoders=("d",), slots=1)
+    path.workers["p"].first_token_s = 1.0
+    path.workers["d"].first_token_s = 2.0
+    async with path.serving() as requests:
+        asked = path.request(priority=Priority.BATCH, stream=False)
+        requests.create_task(path.dispatch.run(asked, CollectedStream()))
+        await asyncio.sleep(0.05)
+        await path.dispatch.run(path.request(), CollectedStream())
+    first, second = path.rows
+    assert (first.priority, second.priority) == ("interactive", "batch")
+    assert (second.outcome, second.attempts, second.worker) == (Outcome.COMPLETED, 1, "d")
+    assert second.completion_tokens == 10
+    assert [(row.reason, row.worker) for row in path.unbilled] == [("preempted", "d")]
+    path.assert_at_rest()
+
+
 async def test_a_batch_stream_that_has_begun_is_left_alone() -> None:
     path = DataPath("w1", slots=1)
     async with path.serving() as requests:

@@ -115,6 +115,36 @@ async def test_the_least_recently_used_makes_room_unless_somebody_uses_it() -> N
                 assert set(engine.held) == {A.key, B.key}
 
 
+async def test_nobody_uses_one_while_it_is_unloaded() -> None:
+    engine = Engine()
+    async with running(engine, A, B, most=1) as adapters, asyncio.TaskGroup() as group:
+
+        async def ask(key: str) -> None:
+            async with adapters.use(key):
+                assert key in engine.held
+
+        group.create_task(ask(B.key))
+        await asyncio.sleep(LOAD_S / 2)
+        assert engine.calls[-1] == ("/unload_lora_adapter", A.key)
+        assert adapters.loaded == set()
+        group.create_task(ask(A.key))
+
+
+async def test_one_that_cannot_be_unloaded_serves_on() -> None:
+    engine = Engine()
+    async with running(engine, A, B, most=1) as adapters, asyncio.TaskGroup() as group:
+        engine.broken.add(A.key)
+
+        async def ask(key: str) -> None:
+            async with adapters.use(key):
+                assert key in engine.held
+
+        group.create_task(ask(B.key))
+        await asyncio.sleep(LOAD_S / 2)
+        await ask(A.key)
+        engine.broken.clear()
+
+
 async def test_who_finds_no_room_waits_until_somebody_leaves() -> None:
     engine = Engine()
     async with running(engine, A, B, most=1) as adapters, asyncio.TaskGroup() as group:

@@ -156,3 +156,31 @@ async def test_without_a_library_nothing_is_waited_for() -> None:
         await a_look()
         watching.cancel()
     assert gpus.free == 2
+
+
+async def test_a_next_engine_is_not_forgiven_what_the_last_one_had() -> None:
+    machine = Machine(1)
+
+    async def two_engines() -> None:
+        with machine.gpus.claim(1):
+            machine.library.set(0, memory_used_bytes=70 * GIB)
+            await a_look()
+            machine.library.set(0, memory_used_bytes=0)
+            await machine.gpus.returned(["0"])
+        with machine.gpus.claim(1):  # before the watch has looked again
+            machine.library.set(0, memory_used_bytes=60 * GIB)
+            await machine.gpus.returned(["0"])
+        assert machine.gpus.free == 0, "its memory was not given back"
+
+    await machine.looked_at(two_engines)
+
+
+async def test_what_others_had_in_use_before_the_first_look_is_theirs() -> None:
+    library = FakeGpuLibrary(1)
+    library.set(0, memory_used_bytes=5 * GIB)
+    gpus = Gpus("0", library=library)
+    with gpus.claim(1):  # workers start before the watch has looked
+        library.set(0, memory_used_bytes=70 * GIB)
+        library.set(0, memory_used_bytes=5 * GIB)
+        await gpus.returned(["0"])
+    assert gpus.free == 1
