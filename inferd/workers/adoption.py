@@ -52,7 +52,10 @@ def fitting(node: Node, worker_id: str, spec: WorkerSpec) -> EngineRecord | None
 async def end_found(node: Node, worker_id: str) -> None:
     """End what was left for a worker and not taken over; then its GPUs may be used again."""
     for record in node.records.of(worker_id):
-        await node.records.end(record, stop_grace_s=engine.STOP_GRACE_S, files=engine.LOAD_REPORTS)
+        if not await node.records.end(
+            record, stop_grace_s=engine.STOP_GRACE_S, files=engine.LOAD_REPORTS
+        ):
+            continue
         node.metrics.earlier_engines["ended"].inc()
         await node.gpus.returned(record.devices)
         node.gpus.let_go(record.mark)

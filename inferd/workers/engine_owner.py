@@ -116,7 +116,7 @@ class EngineOwner(WorkerBase):
         if not await self._weights_are_good():
             return LET_GO
         with gpus.claim(needed) as devices:
-            record = self._new_record(devices)
+            record = self._remembered = self._new_record(devices)
             # Before the process exists: from then on a crash of inferd cannot orphan it.
             await self._node.records.remember(record)
             try:
@@ -231,6 +231,11 @@ class EngineOwner(WorkerBase):
     def _remember(self, record: EngineRecord) -> None:
         self._remembered = record
         self._node.records.note(record)
+
+    def _part(self) -> None:
+        """From here on its process number and GPUs may be somebody else's: it has none."""
+        self._remembered = None
+        self._process = None
 
     @staticmethod
     def _ended(process: EngineProcess) -> bool:

@@ -58,6 +58,11 @@ class Place:
         self.worker = self._new_worker(spec, None)
 
     @property
+    def retired(self) -> bool:
+        """Whether nothing is wanted here any more."""
+        return self._wanted is None
+
+    @property
     def outdated(self) -> bool:
         """Whether the worker here was started for something else than is wanted."""
         if self._wanted is None or self.held:

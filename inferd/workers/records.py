@@ -69,12 +69,23 @@ class Records:
         """Those found at start for one worker that are still to be taken over or ended."""
         return [record for record in self._found.values() if record.worker_id == worker_id]
 
-    async def end(self, record: EngineRecord, *, stop_grace_s: float, files: str) -> None:
-        """End an engine that was found; returns when none of its processes runs."""
+    async def end(self, record: EngineRecord, *, stop_grace_s: float, files: str) -> bool:
+        """End an engine that was found; returns when none of its processes runs.
+
+        False, at once: somebody else is at it.
+
+        Raises:
+            OSError: it cannot be watched; it stays to be ended.
+        """
         if self._found.pop(record.mark, None) is None:
-            return  # somebody else is at it
-        await end_engine(record, stop_grace_s=stop_grace_s, files=files)
+            return False
+        try:
+            await end_engine(record, stop_grace_s=stop_grace_s, files=files)
+        except OSError:
+            self._found[record.mark] = record
+            raise
         self.forget(record)
+        return True
 
 
 async def end_engine(record: EngineRecord, *, stop_grace_s: float, files: str) -> bool:

@@ -194,9 +194,10 @@ class Supervisor:
             self._group.create_task(self._keep(place))
 
     async def _keep(self, place: Place) -> None:
-        await place.run()
-        if not self._stopping.is_set():
-            await end_found(self._node, place.id)
+        while not place.retired:
+            await place.run()
+            if not self._stopping.is_set():
+                await end_found(self._node, place.id)  # it may be wanted again meanwhile
         del self._places[place.id]
         self._node.metrics.forget_worker(place.id)
 

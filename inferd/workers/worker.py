@@ -77,6 +77,7 @@ class Worker(EngineOwner):
                 self._key_file.unlink(missing_ok=True)
             if self.state not in {WorkerState.FAILED, WorkerState.STOPPED}:
                 move(self, WorkerState.STOPPED, ending)
+            self._part()
             self._output.note(f"{self.id} {self.state}: {self.reason}")
 
     async def _live(self, process: EngineProcess) -> str:

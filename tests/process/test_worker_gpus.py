@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,22 @@ async def test_a_bad_gpu_drains_its_worker_which_starts_again_on_another(tmp_pat
         assert visible_devices(rig.worker.pid) == "1"
         assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in of_process(rig.worker.pid, "environ").split("\0")
     assert gpus.free == 1
+
+
+async def test_a_failed_worker_has_no_gpus_and_no_process(tmp_path: Path) -> None:
+    library = FakeGpuLibrary(1)
+    gpus = Gpus("0", library=library)
+    async with running(tmp_path, gpus) as rig:
+        on_gpu = rig.on_gpus(1)
+        limits = on_gpu.workers.model_copy(update={"restarts_per_hour_max": 0})
+        rig.supervisor.apply([rig.pool(replace(on_gpu, workers=limits))])
+        await rig.diary.entered(S.READY)
+        os.kill(rig.worker.pid, signal.SIGKILL)
+        await until("it is given up", lambda: rig.worker.outlook.startswith("given up"))
+        assert (rig.worker.devices, rig.worker.pid) == ((), None)
+        gpus.quarantine("0", "Xid 79: it has fallen off the bus")
+        assert rig.worker.outlook.startswith("given up")
+        assert not rig.worker.draining, "a GPU that it has not is none of its business"
 
 
 def visible_devices(pid: int) -> str:

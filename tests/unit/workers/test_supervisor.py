@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from inferd import clock
 from inferd.errors import NotFound
+from inferd.workers import supervisor as supervisor_module
+from inferd.workers.base import Node
 from inferd.workers.states import WorkerState
 from tests.unit.workers.scripted import ID, LOAD_S, STOP_S, pool, states, supervised
 
@@ -196,6 +198,23 @@ async def test_a_pool_that_comes_back_while_it_leaves_starts_anew() -> None:
         await asyncio.sleep(100)
         assert states(supervisor) == {ID: "ready"}
         assert len(diary.times(S.SPAWNING)) == 2
+
+
+async def test_a_worker_wanted_again_while_what_was_left_of_it_ends_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def takes_a_while(node: Node, worker_id: str) -> None:
+        await asyncio.sleep(10)
+
+    monkeypatch.setattr(supervisor_module, "end_found", takes_a_while)
+    async with supervised() as (supervisor, _):
+        supervisor.apply([pool()])
+        await asyncio.sleep(100)
+        supervisor.apply([])
+        await asyncio.sleep(STOP_S + 1)
+        supervisor.apply([pool()])
+        await asyncio.sleep(100)
+        assert states(supervisor) == {ID: "ready"}
 
 
 async def test_stopping_is_done_by_all_at_the_same_time() -> None:
