@@ -11,6 +11,7 @@ import contextlib
 import gc
 import logging
 import os
+import resource
 import signal
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
@@ -92,6 +93,7 @@ class App:
         server = loaded.config.server
         state_dir = loaded.resolve(server.state_dir)
         environment = engine_environment(loaded)
+        allow_descriptors()
         async with AsyncExitStack() as stack:
             lock = await stack.enter_async_context(hold(state_dir, SERVE))
             self._public = Listener(parse_address(server.listen), "server.listen")
@@ -208,7 +210,8 @@ class App:
         """What SIGTERM and SIGINT do: the first call drains, the second waits no longer."""
         if self.stopping:
             self._hurry.set()
-            if self._grace is not None:
+            self.node.supervisor.hurry()
+            if self._grace is not None and not self._grace.expired():
                 self._grace.reschedule(monotonic())
             return
         self.stopping = True
@@ -243,6 +246,12 @@ async def _ended(server: asyncio.Task[None], listener: Listener) -> None:
     except TimeoutError:
         listener.force()
         await asyncio.wait([server])
+
+
+def allow_descriptors() -> None:
+    """As many as the system lets this process have: each stream takes two, and shells give 1024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _freeze() -> None:

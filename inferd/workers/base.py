@@ -161,6 +161,9 @@ class WorkerBase:
         """Something has happened that its life must look at now."""
         self._woken.set()
 
+    def hurry(self) -> None:
+        """Give an engine that has to end no time for that, now or later."""
+
     def leave(self) -> None:
         """Ask it to end as `drain(0)`, but to leave its engine running for the next inferd."""
         self.drain(0.0)

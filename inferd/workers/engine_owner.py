@@ -71,6 +71,7 @@ class EngineOwner(WorkerBase):
         self._earlier = earlier
         self._remembered: EngineRecord | None = None
         self._leaving = False
+        self._hurried = False
 
     @property
     def adopted(self) -> bool:
@@ -159,6 +160,11 @@ class EngineOwner(WorkerBase):
         self._leaving = True
         super().leave()
 
+    def hurry(self) -> None:
+        self._hurried = True
+        if self._process is not None:
+            self._process.hurry()
+
     async def _weights_are_good(self) -> bool:
         """False when it was asked to end meanwhile; bad weights raise ProvisionError."""
         if self.spec.checksum is not None:
@@ -209,6 +215,8 @@ class EngineOwner(WorkerBase):
         Or it is handed over to the next inferd, still remembered.
         """
         ending = ""
+        if self._hurried:
+            process.hurry()
         self._remember(with_process(record, process.record))
         try:
             async with asyncio.TaskGroup() as group:

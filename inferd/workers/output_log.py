@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 LOOK_S_MAX: Final = 0.1
 LOOK_S_MIN: Final = 0.01
 """Between two looks at the file's size: the sooner, the faster it has been growing."""
+RETRY_S: Final = 1.0
 COPY_BYTES: Final = 262_144
 """Copied in one piece, without giving way to other tasks; below a millisecond."""
 LINE_CHARS_MAX: Final = 65_536
@@ -78,7 +79,12 @@ class OutputLog:
             await asyncio.sleep(self._look_s)
             size = _size(self.path)
             if size >= self._part_bytes_max:
-                await self._cut()
+                try:
+                    await self._cut()
+                except OSError as error:  # no descriptor is free: the next look may find one
+                    log.warning("worker output %s cannot be cut now: %s", self.path, error)
+                    await asyncio.sleep(RETRY_S)
+                    continue
                 size = size_before = 0
             # Look again well before the part could be full at the rate just seen.
             grown = max(size - size_before, 1)
@@ -180,7 +186,7 @@ async def follow(
 
 
 def _read_from(path: Path, offset: int) -> bytes:
-    with suppress(FileNotFoundError), path.open("rb") as file:
+    with suppress(OSError), path.open("rb") as file:
         file.seek(offset)
         return file.read()
     return b""

@@ -84,6 +84,8 @@ class EngineProcess:
         self.on_exit: Callable[[], None] | None = None
         self._leader = leader
         self._stop_grace_s = stop_grace_s
+        self._grace: asyncio.Timeout | None = None
+        """While a leader that was told to end may do so."""
         self._files_begin = files
         self._files: set[str] = set()
         self._pidfd = os.pidfd_open(record.pid)
@@ -135,8 +137,10 @@ class EngineProcess:
             self._pidfd = -1
 
     def hurry(self) -> None:
-        """It would not hear a SIGTERM: when the scope is left, kill it without a grace."""
+        """Kill it without a grace when the scope is left, or at once if that is under way."""
         self._stop_grace_s = 0.0
+        if self._grace is not None and not self._grace.expired():
+            self._grace.reschedule(clock.monotonic())
 
     async def stop(self) -> None:
         """SIGTERM, `stop_grace_s` to comply, SIGKILL. Returns when the session is empty.
@@ -151,9 +155,7 @@ class EngineProcess:
             self.note_files()
             if self._status is None:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._stop_grace_s):
-                        await self._ended.wait()
+                await self._complied()
             if self._status is not None:
                 self._signal(signal.SIGTERM)
                 await self._emptied(min(self._stop_grace_s, ORPHANS_S_MAX))
@@ -163,6 +165,15 @@ class EngineProcess:
                 await self._emptied(KILL_S_MAX)
             finally:
                 self._close()
+
+    async def _complied(self) -> None:
+        """Until the leader has ended, or its grace has."""
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._stop_grace_s) as self._grace:
+                    await self._ended.wait()
+        finally:
+            self._grace = None
 
     async def __aenter__(self) -> Self:
         return self

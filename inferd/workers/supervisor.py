@@ -71,6 +71,7 @@ class Supervisor:
         self._places: dict[str, Place] = {}
         self._group: asyncio.TaskGroup | None = None
         self._stopping = asyncio.Event()
+        self._hurried = False
 
     @property
     def gpus(self) -> Gpus:
@@ -151,6 +152,15 @@ class Supervisor:
         self._pools = {}
         for place in self._places.values():
             place.retire(drain_s, leave=leave)
+        if self._hurried:
+            self.hurry()
+
+    def hurry(self) -> None:
+        """Whoever asks twice to stop does not wait for engines to end in their own order."""
+        self._hurried = True
+        if self._stopping.is_set():
+            for place in self._places.values():
+                place.worker.hurry()
 
     async def run(self) -> None:
         """Keep the workers until `stop`. Cancelled, it stops their engines without draining."""

@@ -63,7 +63,10 @@ class Parts:
         stopped: list[str] = []
         ticks = pages = 0
         for part in self._parts:
-            stat = _stat(part.pid)
+            try:
+                stat = _stat(part.pid)
+            except OSError:
+                continue  # it cannot be looked at now, which says nothing of it
             if stat is None or stat.start_ticks != part.start_ticks or stat.state in ENDED:
                 if part.pid != self._leader:
                     dead.append(str(part))
@@ -89,10 +92,11 @@ def _title(pid: int) -> str:
 
 
 def _stat(pid: int) -> _Stat | None:
+    """None: there is no such process. Raises OSError: it cannot be looked at."""
     path: Path = PROC / str(pid) / "stat"
     try:
         fields = path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
     return _Stat(
         state=fields[0],

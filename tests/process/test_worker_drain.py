@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 from pathlib import Path
 
 import orjson
@@ -53,6 +56,23 @@ async def test_draining_waits_for_the_leases_and_no_longer(tmp_path: Path) -> No
         assert worker.state is S.DRAINING
         assert worker.record.is_current()
         rig.leases[ID] = 0
+        await rig.diary.entered(S.STOPPED)
+
+
+@pytest.mark.parametrize("early", [True, False])
+async def test_who_is_in_a_hurry_does_not_wait_for_an_engine_that_will_not_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, early: bool
+) -> None:
+    monkeypatch.setattr(engine, "STOP_GRACE_S", 3_600.0)
+    async with asyncio.timeout(30), running(tmp_path) as rig:
+        rig.supervisor.apply([rig.pool(rig.spec())])
+        await rig.diary.entered(S.READY)
+        os.kill(rig.worker.pid, signal.SIGSTOP)
+        if early:
+            rig.supervisor.hurry()
+        rig.supervisor.stop(0.0)
+        await rig.diary.entered(S.DRAINING)
+        rig.supervisor.hurry()
         await rig.diary.entered(S.STOPPED)
 
 

@@ -121,6 +121,21 @@ async def test_strays_are_found_and_killed(tmp_path: Path, mode: str) -> None:
         assert other.poll() is None
 
 
+@pytest.mark.parametrize("early", [True, False])
+async def test_a_hurried_one_is_not_given_its_grace(tmp_path: Path, early: bool) -> None:
+    engine = start(tmp_path, FAMILY, "IGNORE", grace_s=3_600.0)
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        await said(tmp_path, "READY")
+        if early:
+            engine.hurry()
+        group.create_task(engine.stop())
+        await asyncio.sleep(0)
+        engine.hurry()
+    assert await engine.wait() == -signal.SIGKILL
+    assert session_members(engine.record.pid) == []
+    assert no_child_is_left()
+
+
 async def test_children_of_a_leader_that_crashed_are_killed(tmp_path: Path) -> None:
     async with start(tmp_path, FAMILY, "EXIT", grace_s=0.3) as engine:
         assert await engine.wait() == 3

@@ -3,10 +3,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import resource
 import stat
 import tempfile
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,32 @@ async def kept_small(log: OutputLog) -> AsyncIterator[Callable[[str], None]]:
             service = group.create_task(log.run())
             yield write
             service.cancel()
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Nothing can be opened: every descriptor that this process may have is taken."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_a_lack_of_descriptors_ends_neither_the_cutting_nor_the_reading(
+    tmp_path: Path,
+) -> None:
+    log = OutputLog(tmp_path / "output.log", CAP)
+    async with kept_small(log) as write:
+        reader = LogReader.near_end(log.path)
+        write("one\n" * CAP)
+        with no_descriptors():
+            await asyncio.sleep(5)
+            assert reader.read() == []
+        await asyncio.sleep(5)
+        assert log.path.stat().st_size == 0
+        assert reader.read() == ["one"] * CAP
 
 
 async def lines_of(path: Path, lines: int) -> list[str]:
