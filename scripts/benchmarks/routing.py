@@ -61,7 +61,6 @@ def chat(trace: Path) -> Iterator[Row]:
     yield at_most("  at 52 req/s: short prompts' TTFT p95, s", over["short_p95"], 0.6)
     yield at_most("  at 52 req/s: latest refusal, of its own target", late, 1.0)
     yield at_least("  at 52 req/s: Retry-After kept", over["promises_kept"], 0.95)
-    yield at_most("  at 52 req/s: true wait p95, s", over["promise_true_p95"], 1.0)
     weights = {f"team-{number}": 1 + number % 4 for number in range(30)}
     teams = replace(base, workload=stream.teams(30, seed=5), weights=weights)
     yield at_least(
