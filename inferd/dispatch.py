@@ -162,7 +162,7 @@ class Dispatch:
         self, request: InferenceRequest, lease: Lease, sink: Sink, settlement: Settlement
     ) -> None:
         attempt_id = new_attempt_id(request.endpoint)
-        if self._pairs is not None and self._pairs.has(request):
+        if self._pairs is not None and self._pairs.has(request, lease.target):
             await self._attempt_in_pair(request, lease, attempt_id, sink, settlement)
             return
         client = self._clients[lease.target]

@@ -225,7 +225,7 @@ class Fleet:
         states = {
             worker.state
             for worker in self.workers.values()
-            if worker.pool == pool and side in {None, worker.side}
+            if worker.pool == pool and (side is None or worker.side in {side, Side.WHOLE})
         }
         if WorkerState.READY in states:
             return "ready"

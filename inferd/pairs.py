@@ -48,9 +48,13 @@ class Pairs:
     ttft_timeout_of: Callable[[str], float]
     metrics: Metrics
 
-    def has(self, request: InferenceRequest) -> bool:
-        """Whether it takes two workers to answer it. Token counts need only one."""
-        return request.pool in self.decoders and request.endpoint.takes_claims
+    def has(self, request: InferenceRequest, target: str) -> bool:
+        """Whether it takes two workers to answer it. Token counts need only one.
+
+        While a pool is being split, those of its workers that do the whole still answer alone.
+        """
+        computes_prompts = self.clients[target].bootstrap_port is not None
+        return computes_prompts and request.pool in self.decoders and request.endpoint.takes_claims
 
     @asynccontextmanager
     async def joined(

@@ -111,6 +111,8 @@ class DataPath:
             self.ledger.exact = exact
         clients = {name: worker.client for name, worker in self.workers.items()}
         sides = {POOL: self.decoder} if decoders else {}
+        for name in workers if decoders else ():
+            clients[name].bootstrap_port = 1
         self.dispatch = Dispatch(
             ledger=self.ledger,
             schedulers={POOL: self.scheduler},

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from inferd.api.worker_admin import WorkerAdmin
@@ -33,10 +34,11 @@ MODEL = {
 class Sided(WorkerBase):
     @property
     def side(self) -> Side:
-        return Side.PREFILL if self.id == "p" else Side.DECODE
+        return {"p": Side.PREFILL, "d": Side.DECODE}.get(self.id, Side.WHOLE)
 
 
-async def test_what_a_decode_worker_carries_is_shown(tmp_path: Path) -> None:
+def split_pool(folder: Path, *workers: str) -> Fleet:
+    """A fleet with one pool, of which these are ready."""
     metrics = Metrics(CollectorRegistry())
     fleet = Fleet(metrics=metrics, record=lambda _: None, rng=random.Random(1))
     fleet.apply([Model.model_validate(MODEL)])
@@ -44,18 +46,33 @@ async def test_what_a_decode_worker_carries_is_shown(tmp_path: Path) -> None:
         observer=fleet,
         metrics=metrics,
         environment=NoEnvironment(),
-        folder=tmp_path,
+        folder=folder,
         leases_of=fleet.leases_of,
     )
-    for worker_id in ("p", "d"):
+    for worker_id in workers:
         client = WorkerClient(worker_id, "http://127.0.0.1:1", None)
         worker = Sided(
             worker_id, POOL, node, client=client, spec_hash="", inflight_max=4, previous=None
         )
         move(worker, WorkerState.LOADING)
         move(worker, WorkerState.READY)
-    shown: Any = SimpleNamespace(fleet=fleet, supervisor=SimpleNamespace(workers=fleet.workers))
+    return fleet
+
+
+async def test_what_a_decode_worker_carries_is_shown(tmp_path: Path) -> None:
+    fleet = split_pool(tmp_path, "p", "d")
+    node: Any = SimpleNamespace(fleet=fleet, supervisor=SimpleNamespace(workers=fleet.workers))
     async with fleet.decoders[POOL].ticket(DataPath("w").request(), 1):
-        listed = {one["worker"]: one for one in WorkerAdmin(shown).list()["data"]}
+        listed = {one["worker"]: one for one in WorkerAdmin(node).list()["data"]}
     assert (listed["p"]["inflight"], listed["d"]["inflight"]) == (0, 1)
     assert listed["d"]["outstanding_tokens"] > 0
+
+
+@pytest.mark.parametrize(
+    ("workers", "state"),
+    [("pd", "ready"), ("p", "unavailable"), ("d", "unavailable"), ("w", "ready")],
+)
+async def test_a_pool_that_is_being_split_is_as_ready_as_what_serves_it(
+    tmp_path: Path, workers: str, state: str
+) -> None:
+    assert split_pool(tmp_path, *workers).pool_state(POOL) == state
