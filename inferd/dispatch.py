@@ -214,9 +214,12 @@ class Dispatch:
         settlement: Settlement,
         pair: Pair | None = None,
     ) -> None:
-        payload = engine_payload(request, attempt_id, client, pair.fields if pair else NOTHING_MORE)
-        path, traced = request.endpoint.engine_path, settlement.traceparent
-        async with client.exchange(path, payload, traced) as exchange:
+        more = pair.fields if pair else NOTHING_MORE
+        async with client.exchange(
+            request.endpoint.engine_path,
+            engine_payload(request, attempt_id, client, more),  # in no variable: it may be large
+            settlement.traceparent,
+        ) as exchange:
             if pair is not None:
                 pair.answers_on(exchange)
             try:

@@ -42,24 +42,27 @@ async def while_client_waits(receive: Receive, ticker: Ticker | None = None) -> 
     """
     try:
         async with asyncio.TaskGroup() as group:
-            watcher = group.create_task(_watch(receive, ticker))
+            watch = _until_gone(receive) if ticker is None else _watch(receive, ticker)
+            watcher = group.create_task(watch)
             yield
             watcher.cancel()
     except BaseExceptionGroup as group_error:
         raise _single(group_error) from group_error.__cause__
 
 
-async def _watch(receive: Receive, ticker: Ticker | None) -> None:
+async def _watch(receive: Receive, ticker: Ticker) -> None:
     while True:
         try:
-            async with asyncio.timeout_at(ticker.next_tick() if ticker else None):
-                message = await receive()
+            async with asyncio.timeout_at(ticker.next_tick()):
+                await _until_gone(receive)
         except TimeoutError:
-            assert ticker is not None, "only a ticker sets a timeout"
             await ticker.tick()
-            continue
-        if message["type"] == "http.disconnect":
-            raise ClientGoneError
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    raise ClientGoneError
 
 
 def _single(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -75,6 +75,7 @@ class Listener:
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,  # nothing here asks where a client is
             backlog=BACKLOG,
             timeout_keep_alive=KEEP_ALIVE_S,
         )

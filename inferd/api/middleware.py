@@ -23,7 +23,7 @@ from inferd.api.request_record import SCOPE_KEY, RequestRecord
 from inferd.clock import monotonic
 from inferd.errors import InferdError, InvalidBody, MethodNotAllowed, UnknownUrl
 from inferd.inference import Outcome, new_request_id
-from inferd.logs import REQUEST_ID
+from inferd.logs import REQUEST_ID, line
 
 CLIENT_REQUEST_ID_CHARS_MAX: Final = 512
 RETRY_COUNT_DIGITS_MAX: Final = 3
@@ -130,7 +130,7 @@ class Envelope:
             self._refused(record, route, status)
         level = logging.DEBUG if route in _QUIET else logging.INFO
         if _access_log.isEnabledFor(level):
-            _access_log.log(level, "request", extra=_fields(record, scope, route, status))
+            line(_access_log, level, "request", _fields(record, scope, route, status))
 
 
 class _Sender:

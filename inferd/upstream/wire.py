@@ -102,6 +102,7 @@ class Exchange:
                 self._send_again(await self._pool.connect())
             else:
                 await self._connection.wait()
+        self._request = b""  # never sent again: a prompt is not kept for its answer's sake
         return self._connection.status
 
     def _send_again(self, connection: Connection) -> None:

@@ -8,7 +8,7 @@ request by id, and the connection is read on until the usage has come, so that t
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -19,7 +19,7 @@ from inferd.upstream.engine_error import from_body
 from inferd.upstream.wire import Exchange, WorkerPool
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
 
     from inferd.workers.adapters import Adapters
 
@@ -100,16 +100,19 @@ class WorkerClient:
         self.on_abort: Callable[[bool], None] | None = None
         """Told of every abort whether the engine confirmed it."""
 
-    @asynccontextmanager
-    async def exchange(
+    def exchange(
         self, path: str, payload: bytes, traceparent: str | None = None
-    ) -> AsyncIterator[Exchange]:
+    ) -> AbstractAsyncContextManager[Exchange]:
         """POST `payload`; the exchange is closed at the end of the scope unless abandoned.
 
-        Raises:
+        Raises, on entering:
             WorkerUnreachable: the worker does not accept connections.
             UpstreamError: what `fail_all` or `close` was given meanwhile, or `close` before.
         """
+        return _Exchanging(self, path, payload, traceparent)
+
+    async def begin(self, path: str, payload: bytes, traceparent: str | None) -> Exchange:
+        """For `exchange` only: enter its scope."""
         if self._closed and self._failure is not None:
             raise self._failure
         failures = self._failures
@@ -118,12 +121,13 @@ class WorkerClient:
             exchange.close()
             raise self._failure
         self._open.add(exchange)
-        try:
-            yield exchange
-        finally:
-            if exchange in self._open:
-                self._forget(exchange)
-                exchange.close()
+        return exchange
+
+    def end(self, exchange: Exchange) -> None:
+        """For `exchange` only: leave its scope."""
+        if exchange in self._open:
+            self._forget(exchange)
+            exchange.close()
 
     def abandon(self, left: Abandoned) -> None:
         """Take over an exchange in the middle of its answer. Synchronous; never fails."""
@@ -276,3 +280,27 @@ class WorkerClient:
             left.exchange.close()
             left.settle()
             self._abandoned.task_done()
+
+
+class _Exchanging(AbstractAsyncContextManager[Exchange]):
+    """The scope of one exchange. Made from a generator, it would cost twice as much."""
+
+    __slots__ = ("_asked", "_client", "_exchange")
+
+    def __init__(
+        self, client: WorkerClient, path: str, payload: bytes, traceparent: str | None
+    ) -> None:
+        self._client = client
+        self._asked: tuple[str, bytes, str | None] | None = (path, payload, traceparent)
+        self._exchange: Exchange | None = None
+
+    async def __aenter__(self) -> Exchange:
+        assert self._asked is not None, "entered once"
+        path, payload, traceparent = self._asked
+        self._asked = None  # a prompt is not kept for as long as its answer takes
+        self._exchange = exchange = await self._client.begin(path, payload, traceparent)
+        return exchange
+
+    async def __aexit__(self, *raised: object) -> None:
+        assert self._exchange is not None, "only what was entered is left"
+        self._client.end(self._exchange)

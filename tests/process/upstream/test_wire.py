@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -225,6 +226,30 @@ async def test_unread_bytes_are_bounded_and_the_worker_is_slowed() -> None:
         assert len(unread) <= BUFFER_BYTES_MAX + 262_144  # one more read of the socket
         assert written < 60_000_000
         exchange.close()
+
+
+async def test_a_prompt_is_not_kept_while_its_answer_streams() -> None:
+    size = 8_000_000
+    over = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(HEAD + chunk(b"first"))
+        await over.wait()
+        writer.write(END)
+
+    async with worker(serve) as pool:
+        tracemalloc.start(1)
+        try:
+            exchange = await pool.open("POST", "/", b"x" * size)
+            await exchange.head()
+            kept, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        over.set()
+        assert await exchange.read_all() == b"first"
+        exchange.close()
+    assert most > size > 4 * kept
 
 
 async def test_an_answer_over_its_bound_is_refused() -> None:
