@@ -26,6 +26,8 @@ PROMPT_TOKENS_MAX: Final = 16_384
 OUTPUT_TOKENS_MAX: Final = 4_096
 _P90: Final = 1.2816  # of a standard normal distribution
 _SEED: Final = 7
+_MORE: Final = 1.25
+"""Drawn for each that is wanted of a span: bursts make the number vary."""
 
 
 class _Lengths(NamedTuple):
@@ -35,40 +37,62 @@ class _Lengths(NamedTuple):
     output_p90: float
 
 
-def servegen(rates: Path, model: str = "m-large", requests: int = REQUESTS) -> Workload:
+def servegen(
+    rates: Path,
+    model: str = "m-large",
+    requests: int = REQUESTS,
+    *,
+    span_s: float | None = None,
+    seed: int = _SEED,
+) -> Workload:
     """The first `requests` requests of a model's clients.
+
+    With `span_s`: so many out of all of the first `span_s` seconds, every client's rate divided by
+    the same number, so that bursts stay what they are among fewer requests.
 
     Raises:
         StartError: a file cannot be read as what it should be.
     """
     try:
-        return _drawn(rates, model, requests)
+        return _drawn(rates, model, requests, span_s, random.Random(seed))
     except (OSError, KeyError, ValueError) as error:
         raise StartError(f"{rates} and the lengths beside it cannot be read: {error}.") from error
 
 
-def _drawn(rates: Path, model: str, requests: int) -> Workload:
+def _drawn(
+    rates: Path, model: str, requests: int, span_s: float | None, rng: random.Random
+) -> Workload:
     lengths = _lengths(rates.with_name(rates.name.replace("rates", "lengths")), model)
-    rng = random.Random(_SEED)
     windows: dict[float, list[dict[str, str]]] = {}
     for row in _rows(rates):
-        if row["model"] == model and row["client"] in lengths:
+        inside = span_s is None or float(row["t_s"]) < span_s
+        if row["model"] == model and row["client"] in lengths and inside:
             windows.setdefault(float(row["t_s"]), []).append(row)
+    share = 1.0
+    if span_s is not None:
+        known = (float(row["rate_rps"]) for rows in windows.values() for row in rows)
+        share = min(1.0, _MORE * requests / max(1.0, WINDOW_S * sum(known)))
     arrivals: list[Arrival] = []
     for began_s in sorted(windows):
         for row in windows[began_s]:
-            arrivals += _window(row, began_s, lengths[row["client"]], rng)
-        if len(arrivals) >= requests:
+            arrivals += _window(row, began_s, lengths[row["client"]], share, rng)
+        if span_s is None and len(arrivals) >= requests:
             break
     if not arrivals:
         raise ValueError(f"no client of {model} in it has a rate and lengths")
+    if span_s is not None and len(arrivals) > requests:
+        arrivals = rng.sample(arrivals, requests)
     return Workload("servegen", tuple(sorted(arrivals)[:requests]), BLOCK_TOKENS)
 
 
 def _window(
-    row: dict[str, str], began_s: float, lengths: dict[int, _Lengths], rng: random.Random
+    row: dict[str, str],
+    began_s: float,
+    lengths: dict[int, _Lengths],
+    share: float,
+    rng: random.Random,
 ) -> Iterator[Arrival]:
-    rate, cv = float(row["rate_rps"]), max(0.05, float(row["cv"]))
+    rate, cv = float(row["rate_rps"]) * share, max(0.05, float(row["cv"]))
     if rate <= 0:
         return
     near = min(lengths, key=lambda window: abs(window - int(began_s // LENGTHS_S)))

@@ -202,7 +202,9 @@ def say(report: dict[str, Any]) -> None:
 
 async def run(plan: Plan, folder: Path, *, quiet: bool = False) -> Chaos:
     """One run in an empty folder."""
-    async with chaos_node(folder, real=plan.real, workers=plan.workers, speed=plan.speed) as node:
+    async with chaos_node(
+        folder, real=plan.real, workers=plan.workers, speed=plan.speed, kind=ChaosNode
+    ) as node:
         chaos = Chaos(plan, node)
         await chaos.run(quiet=quiet)
         return chaos

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,19 +75,23 @@ class Clients:
             outcome = Outcome(
                 self.chance.choice(TEAMS), self.chance.random() < 0.7, began=monotonic()
             )
-            self.open += 1
-            try:
-                async with asyncio.timeout(HANG_S):
-                    await self._ask(outcome)
-            except TimeoutError:
-                outcome.told = f"no end after {HANG_S:g} s"
-            except (aiohttp.ClientError, OSError) as error:
-                self._broke(outcome, error)
-            finally:
-                self.open -= 1
-            outcome.ended = monotonic()
-            self.outcomes.append(outcome)
+            await self.account(outcome, self._ask(outcome))
             self.on_outcome(outcome)
+
+    async def account(self, outcome: Outcome, asking: Awaitable[None]) -> None:
+        """Ask, and write down how it ended."""
+        self.open += 1
+        try:
+            async with asyncio.timeout(HANG_S):
+                await asking
+        except TimeoutError:
+            outcome.told = f"no end after {HANG_S:g} s"
+        except (aiohttp.ClientError, OSError) as error:
+            self._broke(outcome, error)
+        finally:
+            self.open -= 1
+        outcome.ended = monotonic()
+        self.outcomes.append(outcome)
 
     async def _ask(self, outcome: Outcome) -> None:
         tokens = self.chance.randrange(5, 80)
@@ -102,7 +106,10 @@ class Clients:
         }
         if outcome.stream:
             body["stream_options"] = {"include_usage": True}
-        leaves = self.chance.random() < 0.15
+        await self.ask(outcome, body, leaves=self.chance.random() < 0.15)
+
+    async def ask(self, outcome: Outcome, body: dict[str, Any], *, leaves: bool) -> None:
+        """Send, and read to the end, or leave at some point before it."""
         patience = self.chance.randrange(6) if leaves else None
         if leaves and not outcome.stream:
             try:

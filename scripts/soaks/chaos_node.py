@@ -12,10 +12,10 @@ import signal
 import sqlite3
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 
@@ -30,6 +30,7 @@ POOL = "chat@1"
 TEAMS = ("search", "docs", "batch")
 START_S_MAX = 180.0
 STOP_S_MAX = 60.0
+N = TypeVar("N", bound="ChaosNode")
 TEXT = """
 [server]
 listen = "127.0.0.1:{port}"
@@ -148,10 +149,16 @@ class ChaosNode:
             make_model(self.folder / "model")
         self.write_config()
         for team in TEAMS:
-            process = await self._inferd("keys", "create", "--team", team, "--quiet")
-            out, _ = await process.communicate()
-            assert process.returncode == 0, f"no key for {team}"
-            self.keys[team] = out.decode().strip()
+            out, code = await self.command("keys", "create", "--team", team, "--quiet")
+            assert code == 0, f"no key for {team}"
+            self.keys[team] = out.strip()
+
+    async def command(self, *arguments: str) -> tuple[str, int]:
+        """An `inferd` command in the folder: what it wrote to standard output, its exit code."""
+        process = await self._inferd(*arguments)
+        out, _ = await process.communicate()
+        assert process.returncode is not None
+        return out.decode(), process.returncode
 
     async def start(self, ready: int = 1) -> None:
         """`inferd serve`, until so many workers take requests."""
@@ -223,15 +230,15 @@ class ChaosNode:
 
     def rows(self) -> list[UsageRow]:
         """The ledger as it is on disk."""
-        names = UsageRow.__dataclass_fields__
-        connection = sqlite3.connect(
-            f"file:{self.folder / 'state' / 'inferd.db'}?mode=ro", uri=True
-        )
-        try:
-            found = connection.execute(f"SELECT {', '.join(names)} FROM requests").fetchall()  # noqa: S608
-        finally:
-            connection.close()
-        return [UsageRow(**dict(zip(names, row, strict=True))) for row in found]
+        names = ", ".join(UsageRow.__dataclass_fields__)
+        return [UsageRow(**row) for row in self.select(f"SELECT {names} FROM requests")]  # noqa: S608
+
+    def select(self, query: str) -> list[dict[str, Any]]:
+        """Rows of the database as it is on disk."""
+        place = f"file:{self.folder / 'state' / 'inferd.db'}?mode=ro"
+        with closing(sqlite3.connect(place, uri=True)) as connection:
+            connection.row_factory = sqlite3.Row
+            return [dict(row) for row in connection.execute(query)]
 
     def log_end(self, chars: int = 4_000) -> str:
         return (self.folder / "serve.log").read_text(errors="replace")[-chars:]
@@ -258,11 +265,11 @@ class ChaosNode:
 
 @asynccontextmanager
 async def chaos_node(
-    folder: Path, *, real: bool, workers: int, speed: float
-) -> AsyncIterator[ChaosNode]:
+    folder: Path, *, real: bool, workers: int, speed: float, kind: type[N]
+) -> AsyncIterator[N]:
     """A prepared node, not started. Whatever it and its restarts have left is killed at the end."""
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
-        node = ChaosNode(folder, real, workers, http)
+        node = kind(folder, real, workers, http)
         await node.prepare(speed)
         try:
             yield node

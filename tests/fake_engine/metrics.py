@@ -6,8 +6,12 @@ of a health probe but its tokens in `realtime_tokens_total`.
 
 from __future__ import annotations
 
+import os
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from io import FileIO
+
+import orjson
 
 from tests.fake_engine.options import Options
 from tests.fake_engine.scheduler import Generation
@@ -52,6 +56,10 @@ class Metrics:
         self.retractions = 0
         self.cache_hit_rate = 0.0
         self.throughput = 0.0
+        self._journal: FileIO | None = None
+        if options.journal is not None:
+            options.journal.mkdir(parents=True, exist_ok=True)
+            self._journal = FileIO(options.journal / f"{os.getpid()}.jsonl", "a")
 
     def labels(self, priority: int | None = None, **more: str) -> Labels:
         """Label pairs in exposition order."""
@@ -124,6 +132,14 @@ class Metrics:
         if cached:
             labels = self.labels(generation.priority, cache_source="device")
             self.counters["cached_tokens_total"][labels] += cached
+        if self._journal is not None:
+            counted = {
+                "rid": generation.rid,
+                "prompt_tokens": len(generation.prompt),
+                "cached_tokens": cached,
+                "completion_tokens": output,
+            }
+            self._journal.write(orjson.dumps(counted, option=orjson.OPT_APPEND_NEWLINE))
         elapsed = generation.last_at - generation.arrived_at
         self._observe("e2e_request_latency_seconds", streamed, elapsed, _LONG)
         if generation.reason in {"stop", "length"} and output > 1:

@@ -52,6 +52,7 @@ class Options:
     ready_seconds: float
     profile: Profile
     faults: tuple[dict[str, Any], ...]
+    journal: Path | None
     arguments: tuple[str, ...]
 
     def scaled(self, seconds: float) -> float:
@@ -104,6 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     flag("--ready-seconds", type=float, default=0.0)
     flag("--profile", choices=sorted(PROFILES), default="cpu")
     flag("--fault", action="append", type=orjson.loads, default=[])
+    flag("--journal", type=Path)
     return parser
 
 
@@ -165,5 +167,6 @@ def parse(arguments: list[str]) -> Options:
         ready_seconds=got.ready_seconds,
         profile=PROFILES[got.profile],
         faults=tuple(got.fault),
+        journal=got.journal,
         arguments=tuple(arguments),
     )

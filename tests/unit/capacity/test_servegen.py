@@ -29,6 +29,19 @@ def test_the_sample_has_the_clients_their_skew_and_the_same_requests_every_time(
     assert [one.at_s for one in stream.arrivals] == sorted(one.at_s for one in stream.arrivals)
 
 
+def test_a_span_is_sampled_over_all_of_its_time() -> None:
+    rates = TRACES / "servegen_rates.csv.gz"
+    day = servegen(rates, "m-large", 2_000, span_s=86_400)
+    assert len(day.arrivals) == 2_000
+    assert day == servegen(rates, "m-large", 2_000, span_s=86_400)
+    assert day != servegen(rates, "m-large", 2_000, span_s=86_400, seed=8)
+    first, last = day.arrivals[0].at_s, day.arrivals[-1].at_s
+    assert first < 3_600
+    assert 82_800 < last < 86_400
+    in_the_morning = sum(one.at_s < 43_200 for one in day.arrivals)
+    assert 200 < in_the_morning < 1_800
+
+
 def test_a_model_that_has_no_clients_is_said_so() -> None:
     with pytest.raises(StartError, match="no client of m-tiny"):
         servegen(TRACES / "servegen_rates.csv.gz", "m-tiny")
