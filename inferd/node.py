@@ -109,6 +109,11 @@ def _lacking_extras(versions: list[Version], environment: EngineEnvironment) -> 
 class Node:
     """The owners of one process, by name."""
 
+    _reads: int = 0
+    """Reloads that have begun."""
+    _applied: int = 0
+    """The number of the one whose file counts now."""
+
     def __init__(
         self,
         loaded: LoadedConfig,
@@ -293,8 +298,13 @@ class Node:
         """
         try:
             # Model folders may lie on a slow disk: they are looked at off the loop.
+            self._reads += 1
+            number = self._reads
             loaded = await asyncio.to_thread(self._read_again)
+            if number < self._applied:
+                raise ConfigError(["a reload that began after this one is applied already"])  # noqa: TRY301 - as any refusal
             changes = self._changes_to(loaded)
+            self._applied = number
         except ConfigError as error:
             self.metrics.config_reloads["refused"].inc()
             log.error("reload refused, nothing was changed: %s", error.message)  # noqa: TRY400 - theirs

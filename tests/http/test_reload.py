@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
 
+from inferd.config.load import LoadedConfig
 from inferd.errors import ConfigError
 from tests.fakes.engines import EngineProcess
 from tests.fakes.gateway import attached, gateway, until
@@ -62,6 +64,34 @@ async def test_everything_live_changes_while_a_stream_runs(
     assert after.headers["x-ratelimit-limit-tokens"] == "40000"
     assert int(after.headers["x-ratelimit-remaining-tokens"]) < 40_000, "what was spent stays spent"
     assert "second-7-a1" in workers
+
+
+async def test_a_file_that_was_read_late_does_not_undo_a_later_reload(
+    tmp_path: Path, paced: EngineProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gateway(tmp_path, paced) as inferd, asyncio.TaskGroup() as group:
+        node = inferd.app.node
+        read_again, begun, goes_on = node._read_again, asyncio.Event(), threading.Event()
+        loop = asyncio.get_running_loop()
+
+        def slow() -> LoadedConfig:
+            loaded = read_again()
+            loop.call_soon_threadsafe(begun.set)
+            assert goes_on.wait(20)
+            return loaded
+
+        monkeypatch.setattr(node, "_read_again", slow)
+
+        async def first() -> None:
+            with pytest.raises(ConfigError, match="began after this one"):
+                await node.reload()
+
+        group.create_task(first())
+        await begun.wait()
+        monkeypatch.setattr(node, "_read_again", read_again)
+        await inferd.reload(attached(paced), more=ADS)
+        goes_on.set()
+    assert [team.name for team in node.config.teams][-1] == "ads"
 
 
 async def test_what_is_removed_goes_in_order(

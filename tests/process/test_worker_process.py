@@ -25,6 +25,7 @@ from inferd.workers.process import (
     session_members,
     spawn,
 )
+from tests.process.worker_rig import until
 
 pytestmark = pytest.mark.real_time(timeout_s=30)
 
@@ -313,7 +314,8 @@ ctypes.CDLL(None).syscall(60, 0)
 """
     async with start(tmp_path, code, grace_s=0.1) as engine:
         await said(tmp_path, "READY")
-        await asyncio.sleep(0.1)
+        stat = Path(f"/proc/{engine.record.pid}/stat")
+        await until("its main thread has ended", lambda: ") Z " in stat.read_text())
         assert session_members(engine.record.pid) == [engine.record.pid]
     assert await engine.wait() == -signal.SIGTERM
     assert no_child_is_left()
