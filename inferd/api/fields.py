@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Generic, TypeVar
 
 from inferd.errors import InvalidField, RequestError, UnknownParameter
@@ -21,6 +22,8 @@ Schema = Mapping[str, object]
 
 NAME_CHARS_MAX: Final = 64
 SHOWN_CHARS_MAX: Final = 64
+RULES_MAX: Final = 1_024
+"""Kept of those that are made for a model's limits: every request asks for two."""
 INT64_MAX: Final = 2**63 - 1
 INT64_MIN: Final = -(2**63)
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
@@ -160,6 +163,7 @@ def _boolean(value: object, path: str) -> bool:
 boolean: Final = Rule(_boolean, {"type": "boolean"})
 
 
+@lru_cache(maxsize=RULES_MAX)
 def integer(low: int, high: int) -> Rule[int]:
     """A whole number from `low` to `high`, both included."""
 

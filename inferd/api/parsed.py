@@ -67,9 +67,9 @@ class Tables:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # made for every request: frozen it would take twice as long
 class ParsedRequest:
-    """A valid request, before anybody has queued or paid for it."""
+    """A valid request, before anybody has queued or paid for it; never changed."""
 
     model: str
     """As the client wrote it: a name, an alias, or `name@version`."""
