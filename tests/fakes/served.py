@@ -8,7 +8,7 @@ import re
 import signal
 import sqlite3
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -205,10 +205,11 @@ async def served(
     dummy: bool = True,
     sections: str = "",
     environment: Path = ENGINE_ENVIRONMENT,
+    edit: Callable[[str], str] = str,
 ) -> AsyncIterator[Served]:
     """Write a config, make a key, serve, wait for the worker; nothing is left afterwards.
 
-    `sections` are further tables of its version.
+    `sections` are further tables of its version; `edit` has the last word on the config.
     """
     public, admin = Address("127.0.0.1", free_port()), Address("127.0.0.1", free_port())
     text = TEMPLATE.format(
@@ -220,7 +221,7 @@ async def served(
         extra_args=orjson.dumps(DUMMY_ARGS if dummy else []).decode(),
     )
     text = text.replace("[[teams]]", sections + "\n[[teams]]")
-    (folder / "inferd.toml").write_text(text)
+    (folder / "inferd.toml").write_text(edit(text))
     code, key, err = await command(folder, "keys", "create", "--team", "demo", "--quiet")
     assert code == 0, err
     async with aiohttp.ClientSession() as http:
