@@ -101,21 +101,21 @@ def prose(words: int, seed: int) -> str:
 
 
 async def conversations(chat: Chat, questions: list[list[str]]) -> list[tuple[Turn, Turn]]:
-    """Two turns each, two at a time, all behind one system prompt of about a thousand tokens."""
-    system = {"role": "system", "content": prose(1_000, 0)}
-    places = asyncio.Semaphore(2)
+    """Two turns each, all behind one system prompt of about a thousand tokens.
 
-    async def one(turns: list[str]) -> tuple[Turn, Turn]:
-        async with places:
-            messages = [system, user(turns[0])]
-            text, first = await chat.whole(messages, 16)
+    Two begin at once, so that each worker gets one; their second turns come one after the other,
+    for a request whose own worker is busy rightly goes to an idle one.
+    """
+    system = {"role": "system", "content": prose(1_000, 0)}
+    found = []
+    for pair in zip(questions[::2], questions[1::2], strict=True):
+        begun = [[system, user(turns[0])] for turns in pair]
+        firsts = await asyncio.gather(*(chat.whole(messages, 16) for messages in begun))
+        for messages, turns, (text, first) in zip(begun, pair, firsts, strict=True):
             messages += [{"role": "assistant", "content": text}, user(turns[1])]
             _, second = await chat.whole(messages, 16)
-        return first, second
-
-    async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(one(turns)) for turns in questions]
-    return [task.result() for task in asked]
+            found.append((first, second))
+    return found
 
 
 async def shares(teams: dict[str, Chat], seconds: float, clients: int) -> dict[str, int]:
