@@ -18,8 +18,10 @@ QUESTIONS = Path(__file__).parents[1] / "data" / "mt_bench_questions.jsonl"
 
 async def test_warm_conversations_weighted_shares_and_a_flood(tmp_path: Path) -> None:
     questions = [orjson.loads(line)["turns"] for line in QUESTIONS.read_bytes().splitlines()]
+    # A question shorter than a block leaves nothing that one worker holds and the other does not.
+    long = sorted(questions, key=lambda turns: -len(turns[0]))
     async with two_workers(tmp_path) as (inferd, chats):
-        turns = await conversations(chats[HEAVY], questions[:6])
+        turns = await conversations(chats[HEAVY], long[:6])
         await asyncio.sleep(0.2)
         worker_of = {row.request_id: row.worker for row in inferd.rows()}
         for first, second in turns:
