@@ -148,7 +148,7 @@ def _values(run: Run) -> dict[str, Any]:
         "free": run.free,
         "replicas": run.scenario.replicas,
         **figures(run),
-        "reasons": dict(run.reasons),
+        "reasons": {str(reason): count for reason, count in run.reasons.items()},
         "shares": shares(run),
         "ttft_p95_over_time": ttft_p95(run),
         "arrivals_over_time": arrivals(run),

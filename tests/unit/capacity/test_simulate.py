@@ -87,9 +87,9 @@ def test_shares_under_overload_are_as_the_weights() -> None:
 
 def test_a_batch_fills_what_is_free_and_leaves_the_rest_alone() -> None:
     day = load("day", None)
-    quiet = Workload("morning", tuple(one for one in day.arrivals if 360 <= one.at_s < 500), 64)
+    quiet = Workload("morning", tuple(one for one in day.arrivals if 360 <= one.at_s < 720), 64)
     alone = Scenario(quiet, ENGINES["8b"], 2)
     effect = batch_effect(simulate(alone), run := simulate(replace(alone, batch=True)))
     assert effect.filled >= 0.8
-    assert abs(effect.ttft_p95_moved) < 0.1
+    assert abs(effect.ttft_p95_moved) < 0.05
     assert run.batch_done > 1_000
