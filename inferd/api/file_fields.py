@@ -7,19 +7,22 @@ as browsers do; nothing of it reaches a path.
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from collections.abc import Collection
+from typing import Any, Final, get_args
 
 from inferd.api.fields import (
     Rule,
     as_object,
     integer,
     missing,
+    not_supported_value,
     one_of,
     only_keys,
     string,
     text,
 )
 from inferd.batch.first_line import FirstLine
+from inferd.config.files import Kept
 from inferd.errors import InvalidBody, InvalidField
 from inferd.storage.files import FileRow
 
@@ -29,8 +32,11 @@ LIFE_S_MAX: Final = 2_592_000
 NOT_A_BATCH: Final = "Invalid file format for Batch API. Must be .jsonl"
 BATCH: Final = "batch"
 BATCH_OUTPUT: Final = "batch_output"
-PURPOSES: Final = (BATCH, BATCH_OUTPUT)
-"""Purposes of files that are there; a client makes files of the first."""
+KEPT: Final = get_args(Kept)
+"""Purposes of files that are only kept and given back, where `files.purposes` names them."""
+UPLOADED: Final = (BATCH, *KEPT)
+PURPOSES: Final = (BATCH, BATCH_OUTPUT, *KEPT)
+"""Purposes of files that are there; a client makes files of all but the second."""
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _ANCHOR: Final = "created_at"
@@ -61,7 +67,8 @@ def _life_s(value: object, path: str) -> int:
 filename: Final = Rule(
     _filename, {"type": "string", "minLength": 1, "maxLength": FILENAME_CHARS_MAX}
 )
-purpose: Final = one_of(BATCH)
+purpose: Final = Rule(string(64), {"type": "string", "enum": list(UPLOADED)})
+"""A word: `check_taken` says whether it is taken here."""
 life_s: Final = Rule(
     _life_s,
     {
@@ -72,6 +79,12 @@ life_s: Final = Rule(
     },
 )
 mime_type: Final = string(255)
+
+
+def check_taken(given: str, kept: Collection[str]) -> None:
+    """Files for `given` are taken here. Raises InvalidField, naming those that are."""
+    if given != BATCH and given not in kept:
+        raise not_supported_value("purpose", given, (BATCH, *kept))
 
 
 def check_extension(name: str) -> None:

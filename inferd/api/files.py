@@ -7,6 +7,7 @@ unknown as one that never was. What is refused or breaks off leaves nothing behi
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -48,6 +49,8 @@ _purpose: Final = one_of(*file_fields.PURPOSES)
 class _Form:
     """What an upload has said so far, in whatever order."""
 
+    kept: Collection[str]
+    """Purposes that are taken besides batch."""
     filename: str | None = None
     purpose: str | None = None
     expires_after: dict[str, object] = field(default_factory=dict)
@@ -65,6 +68,7 @@ class _Form:
             self.filename = file_fields.filename(event.filename, "file")
         elif event.name == "purpose":
             self.purpose = file_fields.purpose(event.value, "purpose")
+            file_fields.check_taken(self.purpose, self.kept)
         elif event.name == "expires_after[anchor]":
             self.expires_after["anchor"] = event.value
         elif event.name == "expires_after[seconds]":
@@ -139,7 +143,7 @@ class FilesApi:
     async def _receive(
         self, http: Request, incoming: Incoming, bytes_max: int, once: Idempotency | None
     ) -> tuple[str, str, int | None]:
-        form = _Form()
+        form = _Form(self._store.limits.purposes)
         async for event in read_form(
             http.receive,
             http.scope["headers"],

@@ -76,4 +76,4 @@ def admin_app(
         redirect_slashes=False,
     )
     api = AdminAuth(Audit(router, note), admin_key, OPEN_PATHS)
-    return Envelope(beside(api), count=count, operator=True)
+    return Envelope(beside(api), count=count, routes=router.routes, operator=True)

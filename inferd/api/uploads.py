@@ -88,7 +88,9 @@ class UploadsApi:
             if name not in fields:
                 raise missing(name)
         integer(1, self._store.limits.bytes_max)(fields["bytes"], "bytes")
-        file_fields.check_extension(fields["filename"])
+        file_fields.check_taken(fields["purpose"], self._store.limits.purposes)
+        if fields["purpose"] == file_fields.BATCH:
+            file_fields.check_extension(fields["filename"])
         self._store.check_room(team, fields["bytes"])
         now_us = utc_now_us()
         upload = UploadRow(
@@ -211,7 +213,8 @@ class UploadsApi:
                     break
                 await asyncio.to_thread(digest.update, data)
         first.end()
-        file_fields.check_first_line(first)
+        if file.purpose == file_fields.BATCH:
+            file_fields.check_first_line(first)
         if md5 is not None and digest.hexdigest() != md5:
             raise InvalidField(
                 f"Invalid 'md5': the file's is {digest.hexdigest()}. Send the parts again.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -10,6 +10,7 @@ from inferd.config.section import REGION, STORE, URL, VARIABLE, Seconds, Section
 
 Bytes = Annotated[int, Field(ge=1, le=1_000_000_000_000_000)]
 Variable = Annotated[str, Field(pattern=VARIABLE)]
+Kept = Literal["assistants", "evals", "fine-tune", "user_data", "vision"]
 
 
 class Files(Section):
@@ -61,6 +62,9 @@ class Files(Section):
         30.0,
         description="for one call of the store, tries again included",
         json_schema_extra={"reload": "restart"},
+    )
+    purposes: tuple[Kept, ...] = Field(
+        (), max_length=5, description="taken besides `batch`: kept and given back, no more"
     )
     bytes_max: int = Field(
         209_715_200, ge=1, le=8_589_934_592, description="largest file, whole or in parts"

@@ -25,6 +25,8 @@ EMBEDDING_MODEL = "embed"
 SUITE_S_MAX = 900
 SHOWN_LINES = 25
 SPEED = 50.0
+# As inferd starts its own: a small model writes white space for ever where a grammar lets it.
+COMPACT = ("--constrained-json-disable-any-whitespace",)
 QUEUE = ("--max-queued-requests", "256")
 # Names and limits that the suites of others have written into them.
 CHAT = {
@@ -38,8 +40,8 @@ CHAT = {
 SERVER = {"stall_s": 30.0, "body_timeout_s": 30.0, "request_deadline_s": 300.0}
 
 
-def embedding_section(engine: EngineProcess) -> str:
-    """The second model, for embeddings."""
+def more_sections(engine: EngineProcess) -> str:
+    """The second model, for embeddings, and what files are taken."""
     model = {
         "name": EMBEDDING_MODEL,
         "aliases": ["text-embedding-3-small"],
@@ -49,7 +51,9 @@ def embedding_section(engine: EngineProcess) -> str:
         "vocabulary_tokens": 49_152,
     }
     version = {"version": "1", "attached": [{"url": engine.base_url, "inflight_max": 64}]}
-    return f"[[models]]\n{toml(model)}[[models.versions]]\n{toml(version)}"
+    # The suites of others upload for assistants.
+    files = '[files]\npurposes = ["assistants"]\n'
+    return f"{files}[[models]]\n{toml(model)}[[models.versions]]\n{toml(version)}"
 
 
 def environment(suite: Suite, folder: Path, inferd: Gateway, chat: EngineProcess) -> dict[str, str]:
@@ -110,7 +114,7 @@ async def run(
     broken = []
     loop = asyncio.get_running_loop()
     with tempfile.TemporaryDirectory() as folder:
-        more = embedding_section(embed)
+        more = more_sections(embed)
         async with gateway(
             Path(folder), chat, slots=64, ready=2, server=SERVER, model=CHAT, more=more
         ) as inferd:
@@ -167,7 +171,7 @@ def main(arguments: list[str]) -> int:
     chosen, unable = installed(choose(asked.engine, asked.suites, quick=asked.quick))
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         if asked.engine == "real":
-            chat = launch_real(Path(folder), model=MODEL, dummy=False)
+            chat = launch_real(Path(folder), *COMPACT, model=MODEL, dummy=False)
         else:
             chat = launch_fake(Path(folder), *QUEUE, model=MODEL, speed=SPEED)
         embed = launch_fake(Path(folder), "--is-embedding", model=EMBEDDING_MODEL, speed=SPEED)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.http.raw_connection import client_of
+from tests.http.raw_connection import client_of, raw_connection
 from tests.http.test_files import serving
 
 pytestmark = pytest.mark.real_time
@@ -22,3 +22,12 @@ async def test_a_wrong_method_hears_all_that_the_path_allows(tmp_path: Path) -> 
             client.request("PUT", path)
             answer = await client.answer()
             assert (answer.status, answer.headers["allow"]) == (405, allowed)
+
+
+async def test_admins_hear_it_too(tmp_path: Path) -> None:
+    async with serving(tmp_path) as inferd:
+        headers = {"authorization": f"Bearer {inferd.admin_key}"}
+        async with raw_connection(inferd.admin, headers) as client:
+            client.request("PUT", "/admin/v1/keys")
+            answer = await client.answer()
+            assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD, POST")

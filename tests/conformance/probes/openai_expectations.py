@@ -1,9 +1,8 @@
 """A plug-in for the SDK's own tests: what they expect that no correct server can give.
 
 `create_with_all_params` sends parameters that contradict each other or that we refuse: a 400 that
-names the parameter is right. Files are for batches here, so an upload for another purpose is
-refused by name. The SDK asks for base64 by itself, which its own strict schema of an embedding does
-not know.
+names the parameter is right. The SDK asks for base64 by itself, which its own strict schema of an
+embedding does not know.
 """
 
 from __future__ import annotations
@@ -20,7 +19,5 @@ def pytest_runtest_call(item):
     refused = isinstance(error, openai.BadRequestError) and error.param
     if "with_all_params" in name and refused and error.param in str(error):
         outcome.force_result(None)
-    elif "test_files" in name and refused and error.param == "purpose":
-        outcome.force_exception(pytest.xfail.Exception("files here are for batches only"))
     elif "test_embeddings" in name and isinstance(error, openai.APIResponseValidationError):
         outcome.force_exception(pytest.xfail.Exception("base64 against the strict schema"))

@@ -23,7 +23,7 @@ class TestChat(ChatModelIntegrationTests):
             "model": os.environ["MODEL"],
             "stream_usage": True,
             "use_responses_api": False,
-            "max_tokens": 64,
+            "max_tokens": 256,
         }
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 from probing import API_KEY, BASE_URL, MODEL, check, done
@@ -26,7 +27,7 @@ ENTRY = {
 
 def llm(*arguments):
     done = subprocess.run(
-        ["bin/llm", "-m", "inferd", "Say hello", *arguments],
+        [sys.executable, "-m", "llm", "-m", "inferd", "Say hello", *arguments],
         capture_output=True,
         text=True,
         timeout=60,
