@@ -86,6 +86,7 @@ OTHER_VALUES: dict[str, Any] = {
     "checksum": "sha256:" + "0" * 64,
     "cache_scope": "shared",
     "extras": ("top_k",),
+    "purposes": ("user_data",),
 }
 IDENTITY = {("models", 0, "name"), ("models", 0, "versions", 0, "version"), ("teams", 0, "name")}
 BASE = Config.model_validate(RAW)
