@@ -141,17 +141,6 @@ async def test_pages_go_on_behind_a_file_that_is_gone(tmp_path: Path) -> None:
         assert (page.data, page.has_more) == ([], False)
 
 
-async def test_other_purposes_are_kept_where_the_file_names_them(tmp_path: Path) -> None:
-    async with serving(tmp_path, purposes=["assistants"]) as inferd, inferd.openai() as client:
-        notes = b"\x89 no line of JSON"
-        made = await client.files.create(file=("notes.bin", notes), purpose="assistants")
-        again = await client.files.content(made.id)
-        assert again.content == notes
-        assert [one.id async for one in client.files.list(purpose="assistants")] == [made.id]
-        with pytest.raises(openai.BadRequestError, match="'batch' and 'assistants'"):
-            await client.files.create(file=("notes.bin", notes), purpose="vision")
-
-
 async def test_another_team_finds_nothing_and_learns_nothing(tmp_path: Path) -> None:
     async with serving(tmp_path) as inferd, AsyncExitStack() as stack:
         ours = await uploaded(inferd)
