@@ -57,6 +57,32 @@ await check("streamed object", async () => {
   assert.ok(["Paris", "Rome"].includes(last.city));
 });
 
+await check("tool answered", async () => {
+  const told = { weather: ai.tool({ description: "weather", inputSchema: schema, execute: ({ city }) => `rain in ${city}` }) };
+  const { steps } = await ai.generateText({
+    model, prompt, tools: told, toolChoice: "required", maxOutputTokens: 64, stopWhen: ai.stepCountIs(2),
+  });
+  assert.equal(steps.length, 2);
+  assert.match(steps[0].toolResults[0].output, /^rain in (Paris|Rome)$/);
+});
+
+await check("an answer tells its request", async () => {
+  const { response } = await ai.generateText({ model, prompt, maxOutputTokens: 4 });
+  assert.match(response.headers["x-request-id"], /^req_/);
+  assert.match(response.id, /^chatcmpl-/);
+});
+
+await check("a stream that its user leaves", async () => {
+  const leaving = new AbortController();
+  const result = ai.streamText({ model, prompt, maxOutputTokens: 500, abortSignal: leaving.signal, onError() {} });
+  const kinds = [];
+  for await (const part of result.fullStream) {
+    kinds.push(part.type);
+    if (part.type === "text-delta") leaving.abort();
+  }
+  assert.equal(kinds.at(-1), "abort");
+});
+
 if (fake) {
   await check("a stream that breaks has an error part", async () => {
     await fault("cut", { after: 4 });
