@@ -70,6 +70,12 @@ class Split:
                 if all(one["state"] == "ready" and one["pid"] != but_not for one in workers):
                     return
 
+    async def until_asked(self, side: str) -> None:
+        """That worker has been given a request."""
+        async with asyncio.timeout(30):
+            while not (await self.workers())[side]["inflight"]:
+                pass
+
 
 @asynccontextmanager
 async def split(tmp_path: Path, ttft_timeout_s: float = TTFT_TIMEOUT_S) -> AsyncIterator[Split]:
@@ -151,7 +157,7 @@ async def _is_killed(inferd: Split, side: str, *, stream: bool) -> None:
     start = monotonic()
     async with asyncio.TaskGroup() as group:
         asked = group.create_task(inferd.ask(stream=stream))
-        await asyncio.sleep(0.3)
+        await inferd.until_asked(side)
         os.kill(pid, signal.SIGKILL)
     status, text = asked.result()
     assert monotonic() - start < TTFT_TIMEOUT_S

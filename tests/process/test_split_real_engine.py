@@ -22,6 +22,7 @@ from tests.fakes.served import MODEL, START_S, Served, served
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.real_time(timeout_s=420)]
 
 TTFT_TIMEOUT_S = 4.0
+POLL_S = 0.1
 SECTIONS = f"""
 [models.versions.split]
 ttft_timeout_s = {TTFT_TIMEOUT_S}
@@ -57,7 +58,7 @@ async def both_ready(inferd: Served, but_not: int | None = None) -> dict[str, di
             ready = [one for one in workers if one["state"] == "ready" and one["pid"] != but_not]
             if len(ready) == 2:
                 return {one["side"]: one for one in ready}
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(POLL_S)
 
 
 async def lost(inferd: Served, side: str, number: signal.Signals, *, stream: bool) -> None:
@@ -67,7 +68,9 @@ async def lost(inferd: Served, side: str, number: signal.Signals, *, stream: boo
     start = monotonic()
     async with asyncio.TaskGroup() as group:
         asked = group.create_task(ask(inferd, stream=stream))
-        await asyncio.sleep(0.5)
+        async with asyncio.timeout(TTFT_TIMEOUT_S):
+            while not (await both_ready(inferd))[side]["inflight"]:  # noqa: ASYNC110
+                await asyncio.sleep(POLL_S)
         os.killpg(pid, number)
     status, text = asked.result()
     assert monotonic() - start < TTFT_TIMEOUT_S + 1.0

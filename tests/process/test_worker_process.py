@@ -333,11 +333,12 @@ while True:
             if os.fork() == 0: os._exit(0)
             os.wait()
         os._exit(0)
+    os.write(1, b"FORKED\\n")
     time.sleep(0.02)
 """
     async with start(tmp_path, code, grace_s=0.1) as engine:
         await said(tmp_path, "READY")
-        await asyncio.sleep(0.3)
+        await said(tmp_path, "FORKED", times=10)
     assert session_members(engine.record.pid) == []
 
 
