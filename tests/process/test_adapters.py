@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 from tests.fakes.engines import free_port
+from tests.fakes.engines_left import none_left
 from tests.fakes.inferd_process import TEXT, Folder
 from tests.fakes.installed_engine import install_fake_engine, make_model
 from tests.fakes.lora_folder import make_adapter
@@ -110,3 +111,52 @@ async def test_adapters_come_and_go_while_they_are_asked_for(tmp_path: Path) -> 
         assert refused.code == 1
         assert "adapters[0].weights" in refused.err
         assert await client.says("sql") == "I am sql-2."
+
+
+async def test_a_killed_inferd_finds_engines_with_their_adapters_again(tmp_path: Path) -> None:
+    folder, admin_port = Folder(tmp_path), free_port()
+    install_fake_engine(tmp_path / "engine")
+    make_model(tmp_path / "model")
+    for number, name in enumerate(("sql", "mail", "law")):
+        make_adapter(tmp_path / name, seed=number)
+    write(folder, admin_port, sql="sql", mail="mail")
+    key = await folder.key()
+    with none_left(tmp_path):
+        async with folder.serving() as serving, aiohttp.ClientSession() as http:
+            await all_ready(folder)
+            client = Client(folder, key, http)
+            assert await client.says("sql") == "I am sql."
+            assert await client.says("mail") == "I am mail."
+            before = await pids(folder)
+            serving.process.kill()
+            await serving.process.wait()
+        write(folder, admin_port, sql="sql", law="law")
+        async with folder.serving() as serving, aiohttp.ClientSession() as http:
+            await all_ready(folder)
+            assert await pids(folder) == before
+            client = Client(folder, key, http)
+            async with asyncio.timeout(20):
+                while (status := (await client.ask("law"))[0]) != 200:
+                    assert status in (429, 503), "not before an engine has loaded it"
+            for _ in range(10):
+                assert await client.says("sql") == "I am sql."
+                assert await client.says("law") == "I am law."
+                assert "I am" not in await client.says("chat")
+                assert (await client.ask("mail"))[0] == 404, "it was removed meanwhile"
+            done = await serving.stop()
+    assert done.code == 0, done.err
+
+
+async def all_ready(folder: Folder) -> None:
+    async with asyncio.timeout(30):
+        while any(one["state"] != "ready" for one in await workers(folder)):
+            pass
+
+
+async def workers(folder: Folder) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((await folder.run("workers", "list", "--json")).out)
+    return found
+
+
+async def pids(folder: Folder) -> set[int]:
+    return {one["pid"] for one in await workers(folder)}

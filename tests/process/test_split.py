@@ -17,7 +17,8 @@ import pytest
 
 from inferd.clock import monotonic
 from tests.fakes.engines import free_port
-from tests.fakes.inferd_process import TEXT, Folder
+from tests.fakes.engines_left import none_left
+from tests.fakes.inferd_process import TEXT, Folder, Serving
 from tests.fakes.installed_engine import install_fake_engine, make_model
 
 pytestmark = pytest.mark.real_time
@@ -77,8 +78,7 @@ class Split:
                 pass
 
 
-@asynccontextmanager
-async def split(tmp_path: Path, ttft_timeout_s: float = TTFT_TIMEOUT_S) -> AsyncIterator[Split]:
+def prepared(tmp_path: Path, ttft_timeout_s: float = TTFT_TIMEOUT_S) -> Folder:
     folder = Folder(tmp_path)
     install_fake_engine(tmp_path / "engine")
     make_model(tmp_path / "model")
@@ -86,12 +86,23 @@ async def split(tmp_path: Path, ttft_timeout_s: float = TTFT_TIMEOUT_S) -> Async
     folder.config.write_text(
         TEXT.format(port=folder.port, admin_port=free_port(), version=version, server="")
     )
+    return folder
+
+
+@asynccontextmanager
+async def running(folder: Folder) -> AsyncIterator[tuple[Split, Serving]]:
     key = await folder.key()
     async with folder.serving() as serving, aiohttp.ClientSession() as http:
-        await serving.until("is ready after")
-        running = Split(folder, key, http)
-        await running.until_ready()
-        yield running
+        await serving.until("is ready")
+        inferd = Split(folder, key, http)
+        await inferd.until_ready()
+        yield inferd, serving
+
+
+@asynccontextmanager
+async def split(tmp_path: Path, ttft_timeout_s: float = TTFT_TIMEOUT_S) -> AsyncIterator[Split]:
+    async with running(prepared(tmp_path, ttft_timeout_s)) as (inferd, _):
+        yield inferd
 
 
 async def test_a_request_is_answered_by_both_sides(tmp_path: Path) -> None:
@@ -165,3 +176,22 @@ async def _is_killed(inferd: Split, side: str, *, stream: bool) -> None:
     assert json.loads(text)["error"]["code"] in ("worker_unavailable", "no_worker")
     await inferd.until_ready(but_not=pid)
     assert (await inferd.ask())[0] == 200
+
+
+async def test_a_killed_inferd_finds_both_sides_again(tmp_path: Path) -> None:
+    folder = prepared(tmp_path)
+    with none_left(tmp_path):
+        async with running(folder) as (inferd, serving):
+            assert (await inferd.ask())[0] == 200
+            before = {side: one["pid"] for side, one in (await inferd.workers()).items()}
+            serving.process.kill()
+            await serving.process.wait()
+        async with running(folder) as (inferd, serving):
+            found = await inferd.workers()
+            assert {side: one["pid"] for side, one in found.items()} == before
+            assert all(one["adopted"] for one in found.values())
+            many = await asyncio.gather(*(inferd.ask(stream=bool(n % 2)) for n in range(8)))
+            assert {status for status, _ in many} == {200}
+            await _is_killed(inferd, "prefill", stream=True)
+            done = await serving.stop()
+    assert done.code == 0, done.err
