@@ -12,8 +12,9 @@ from tests.fakes.engines import EngineProcess
 
 pytestmark = pytest.mark.real_time
 
-SOON_S = 1.0
-POLLED_S = 6.0
+SOON_S = 3.0
+"""Less than the 4 s after which the engine looks who has left."""
+POLLED_S = 20.0
 
 
 async def test_an_aborted_stream_ends_with_its_exact_bill(shared_engine: EngineProcess) -> None:

@@ -1,4 +1,7 @@
-"""How an engine ends, on both engines: drained, and killed in the middle."""
+"""How an engine ends: drained, on both engines, and killed in the middle.
+
+The real one is killed amid a stream in tests/process/test_serve_real_engine.py.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import signal
 import pytest
 
 from tests.contract.client import Client
+from tests.contract.conftest import Engines
 from tests.fakes.engines import EngineProcess, connected
 
 pytestmark = pytest.mark.real_time(timeout_s=120)
@@ -32,13 +36,14 @@ async def test_sigterm_refuses_probes_at_once_and_finishes_what_runs(
         assert await engine.exited(40) == 0
 
 
-async def test_a_killed_engine_cuts_its_streams_without_done(shared_engine: EngineProcess) -> None:
-    client = Client(shared_engine)
+async def test_a_killed_engine_cuts_its_streams_without_done(engines: Engines) -> None:
+    engine = engines.get("fake")
+    client = Client(engine)
     async with client.stream(client.holding()) as stream:
         await stream.started()
         assert await stream.frame()
-        shared_engine.signal(signal.SIGKILL)
+        engine.signal(signal.SIGKILL)
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await stream.rest()
-        async with connected(shared_engine) as engine:
-            assert await engine.exited() == -signal.SIGKILL
+        async with connected(engine) as gone:
+            assert await gone.exited() == -signal.SIGKILL

@@ -10,6 +10,16 @@ from pathlib import Path
 HIDDEN, HEADS, KV_HEADS, HEAD = 576, 9, 3, 64
 RANK = 4
 ALPHA = 64
+LORA = '[models.versions.engine.lora]\nrank_max = 8\ntargets = ["q_proj", "v_proj"]\n'
+
+
+def adapters_table(**adapters: str) -> str:
+    """Of a version in inferd.toml: folders of weights by public name."""
+    tables = [
+        f'[[models.versions.adapters]]\nname = "{name}"\nweights = "{weights}"\n'
+        for name, weights in adapters.items()
+    ]
+    return "\n".join([LORA, *tables])
 
 
 def make_adapter(folder: Path, seed: int, layers: int = 2) -> Path:

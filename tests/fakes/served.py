@@ -1,4 +1,8 @@
-"""`inferd serve` as a process of its own, as an operator runs it, on an engine that it starts."""
+"""`inferd serve` as a process of its own, as an operator runs it, on an engine that it starts.
+
+`served` is one for a test alone. `standing_served` is for fixtures: it outlives a test's loop, and
+each test that uses it opens its own session with `using`.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,10 @@ import os
 import re
 import signal
 import sqlite3
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +35,7 @@ TEMPLATE = """
 listen = "127.0.0.1:{public}"
 admin_listen = "127.0.0.1:{admin}"
 state_dir = "state"
-shutdown_grace_s = {grace_s}
+shutdown_grace_s = 30.0
 
 [engine]
 environment = "{environment}"
@@ -65,20 +70,50 @@ restart_backoff_s = 0.5
 name = "demo"
 """
 COUNTER = re.compile(r"^sglang:(\w+_tokens_total)\{.*\} ([0-9.e+]+)$", re.MULTILINE)
+INFERD = [sys.executable, "-m", "inferd"]
 DUMMY_ARGS = ["--load-format", "dummy", "--json-model-override-args", '{"num_hidden_layers":2}']
 """Two layers of random weights: four times faster, and the text is noise."""
+
+
+@dataclass(slots=True)
+class ServeProcess:
+    """`inferd serve` in a folder, and how to reach it. No loop owns it."""
+
+    folder: Path
+    public: Address
+    admin: Address
+    key: str
+    process: subprocess.Popen[bytes]
+
+    def end(self) -> None:
+        """In an orderly way; raises TimeoutExpired when that takes too long, and kills it."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(START_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                raise
 
 
 @dataclass(slots=True)
 class Served:
     """A running `inferd serve` and what an operator has of it."""
 
-    folder: Path
-    public: Address
-    admin: Address
-    key: str
+    serving: ServeProcess
     http: aiohttp.ClientSession
-    process: asyncio.subprocess.Process
+
+    @property
+    def folder(self) -> Path:
+        return self.serving.folder
+
+    @property
+    def public(self) -> Address:
+        return self.serving.public
+
+    @property
+    def key(self) -> str:
+        return self.serving.key
 
     @property
     def base_url(self) -> str:
@@ -89,17 +124,17 @@ class Served:
         return (self.folder / "serve.log").read_text(errors="replace")
 
     def signal(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
+        self.serving.process.send_signal(number)
 
     async def ended(self) -> int:
-        async with asyncio.timeout(START_S):
-            return await self.process.wait()
+        """Its exit code. Raises TimeoutExpired."""
+        return await asyncio.to_thread(self.serving.process.wait, START_S)
 
     async def killed_and_started_again(self) -> None:
         """`kill -9` of inferd alone, and the next one; it need not be ready yet."""
-        self.process.kill()
-        await self.process.wait()
-        self.process = await _serve(self.folder)
+        self.signal(signal.SIGKILL)
+        await self.ended()
+        self.serving.process = _serve(self.folder)
 
     async def status(self) -> dict[str, Any]:
         """`inferd status --json`, without the command's start."""
@@ -109,7 +144,7 @@ class Served:
         """A GET of the admin API."""
         key = (self.folder / "state" / "admin.key").read_text().strip()
         headers = {"Authorization": f"Bearer {key}"}
-        url = f"http://{self.admin}/admin/v1/{path}"
+        url = f"http://{self.serving.admin}/admin/v1/{path}"
         async with self.http.get(url, headers=headers) as answer:
             assert answer.status == 200, await answer.text()
             body: dict[str, Any] = await answer.json()
@@ -133,8 +168,8 @@ class Served:
         """The worker, once it takes requests and is not the process `but_not`."""
         async with asyncio.timeout(START_S):
             while True:
-                if self.process.returncode is not None:
-                    raise AssertionError(f"exit {self.process.returncode}:\n{self.log[-4_000:]}")
+                if (code := self.serving.process.poll()) is not None:
+                    raise AssertionError(f"exit {code}:\n{self.log[-4_000:]}")
                 try:
                     worker = await self.worker()
                 except (aiohttp.ClientError, OSError):
@@ -181,9 +216,7 @@ async def engine_tokens(inferd: Served) -> dict[str, float]:
 async def command(folder: Path, *arguments: str) -> tuple[int, str, str]:
     """Run `inferd ARGUMENTS` in `folder`; its exit code and what it printed."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "inferd",
+        *INFERD,
         *arguments,
         cwd=folder,
         env=_environment(),
@@ -197,17 +230,15 @@ async def command(folder: Path, *arguments: str) -> tuple[int, str, str]:
     return process.returncode, out.decode(), err.decode()
 
 
-@asynccontextmanager
-async def served(
+@contextmanager
+def standing_served(
     folder: Path,
     *,
-    grace_s: float = 30.0,
     dummy: bool = True,
     sections: str = "",
-    environment: Path = ENGINE_ENVIRONMENT,
     edit: Callable[[str], str] = str,
-) -> AsyncIterator[Served]:
-    """Write a config, make a key, serve, wait for the worker; nothing is left afterwards.
+) -> Iterator[ServeProcess]:
+    """Write a config, make a key, serve; it need not be ready yet. Ended in an orderly way.
 
     `sections` are further tables of its version; `edit` has the last word on the config.
     """
@@ -215,40 +246,54 @@ async def served(
     text = TEMPLATE.format(
         public=public.port,
         admin=admin.port,
-        grace_s=grace_s,
-        environment=environment,
+        environment=ENGINE_ENVIRONMENT,
         weights=DEMO_MODEL,
         extra_args=orjson.dumps(DUMMY_ARGS if dummy else []).decode(),
     )
     text = text.replace("[[teams]]", sections + "\n[[teams]]")
     (folder / "inferd.toml").write_text(edit(text))
-    code, key, err = await command(folder, "keys", "create", "--team", "demo", "--quiet")
-    assert code == 0, err
+    arguments = [*INFERD, "keys", "create", "--team", "demo", "--quiet"]
+    made = subprocess.run(
+        arguments, cwd=folder, env=_environment(), capture_output=True, text=True, check=False
+    )
+    assert made.returncode == 0, made.stderr
+    serving = ServeProcess(folder, public, admin, made.stdout.strip(), _serve(folder))
+    try:
+        yield serving
+    finally:
+        serving.end()
+
+
+@asynccontextmanager
+async def using(serving: ServeProcess) -> AsyncIterator[Served]:
+    """An operator of it, on the running loop, once its worker takes requests."""
     async with aiohttp.ClientSession() as http:
-        running = Served(folder, public, admin, key.strip(), http, await _serve(folder))
-        try:
-            await running.until_ready()
+        running = Served(serving, http)
+        await running.until_ready()
+        yield running
+
+
+@asynccontextmanager
+async def served(
+    folder: Path,
+    *,
+    dummy: bool = True,
+    sections: str = "",
+    edit: Callable[[str], str] = str,
+) -> AsyncIterator[Served]:
+    """One for a test alone, ready."""
+    with standing_served(folder, dummy=dummy, sections=sections, edit=edit) as serving:
+        async with using(serving) as running:
             yield running
-        finally:
-            if running.process.returncode is None:
-                running.process.terminate()
-                try:
-                    await running.ended()
-                except TimeoutError:
-                    running.process.kill()
-                    raise
 
 
-async def _serve(folder: Path) -> asyncio.subprocess.Process:
+def _serve(folder: Path) -> subprocess.Popen[bytes]:
     with (folder / "serve.log").open("ab") as log:
-        return await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "inferd",
-            "serve",
+        return subprocess.Popen(
+            [*INFERD, "serve"],
             cwd=folder,
             env=_environment(),
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
         )

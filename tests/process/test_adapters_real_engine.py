@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.fakes.lora_folder import make_adapter
-from tests.fakes.served import MODEL, Served, command, served
+from tests.fakes.lora_folder import adapters_table
+from tests.fakes.served import MODEL, Served, ServeProcess, command, using
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.real_time(timeout_s=420)]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.slow,
+    pytest.mark.xdist_group("whole"),
+    pytest.mark.real_time(timeout_s=420),
+]
 
 TURNS = 200
-LAYERS = 30
-"""Of the demo model. Its weights are the real ones: the engine loads no adapter beside dummies."""
-LORA = '[models.versions.engine.lora]\nrank_max = 8\ntargets = ["q_proj", "v_proj"]\n'
-
-
-def sections(**adapters: str) -> str:
-    tables = [
-        f'[[models.versions.adapters]]\nname = "{name}"\nweights = "{weights}"\n'
-        for name, weights in adapters.items()
-    ]
-    return "\n".join([LORA, *tables])
 
 
 async def ask(inferd: Served, model: str) -> tuple[int, dict[str, Any]]:
@@ -51,15 +44,13 @@ async def reload(inferd: Served, **adapters: str) -> None:
     config = inferd.folder / "inferd.toml"
     head, _, rest = config.read_text().partition("[models.versions.engine.lora]")
     tail = rest[rest.index("[[teams]]") :]
-    config.write_text(f"{head}{sections(**adapters)}\n{tail}")
+    config.write_text(f"{head}{adapters_table(**adapters)}\n{tail}")
     code, _, err = await command(inferd.folder, "reload")
     assert code == 0, err
 
 
-async def test_two_adapters_in_turn_with_a_reload_between(tmp_path: Path) -> None:
-    for seed, name in enumerate(("a", "b", "c")):
-        make_adapter(tmp_path / name, seed, LAYERS)
-    async with served(tmp_path, dummy=False, sections=sections(one="a", two="b")) as inferd:
+async def test_two_adapters_in_turn_with_a_reload_between(whole_inferd: ServeProcess) -> None:
+    async with using(whole_inferd) as inferd:
         names = (MODEL, "one", "two")
         for name in names:
             await said(inferd, name)  # what comes after it has the prompt in the cache
@@ -85,6 +76,6 @@ async def test_two_adapters_in_turn_with_a_reload_between(tmp_path: Path) -> Non
         assert await said(inferd, "two") == third
         worker = await inferd.worker()
         assert worker["adapters"] == {"two": "loaded"}
-    rows = [row for row in inferd.rows() if row.team == "demo"]
-    assert sum(row.model == "one" for row in rows) == TURNS // 2 + 2
-    assert {row.model for row in rows} == {MODEL, "one", "two"}
+        rows = [row for row in inferd.rows() if row.team == "demo"]
+        assert sum(row.model == "one" for row in rows) == TURNS // 2 + 2
+        assert {row.model for row in rows} == {MODEL, "one", "two"}

@@ -17,9 +17,14 @@ from openai.types.chat import ChatCompletionMessageParam
 
 from inferd.quota.model_tokenizer import ModelTokenizer
 from tests.fakes.engines import DEMO_MODEL
-from tests.fakes.served import MODEL, Served, engine_tokens, served
+from tests.fakes.served import MODEL, Served, ServeProcess, engine_tokens, using
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.real_time(timeout_s=420)]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.slow,
+    pytest.mark.xdist_group("plain"),
+    pytest.mark.real_time(timeout_s=420),
+]
 
 QUESTIONS = Path(__file__).parents[1] / "data" / "mt_bench_questions.jsonl"
 IN_FLIGHT = 8
@@ -29,11 +34,12 @@ ANY_EOS = {"ignore_eos": True}
 
 
 async def test_every_turn_is_answered_cached_and_billed_as_the_engine_counts(
-    tmp_path: Path,
+    plain_inferd: ServeProcess,
 ) -> None:
     conversations = [orjson.loads(line)["turns"] for line in QUESTIONS.read_bytes().splitlines()]
     assert len(conversations) == 80
-    async with served(tmp_path) as inferd:
+    async with using(plain_inferd) as inferd:
+        await inferd.at_rest()
         before, rows_before = await engine_tokens(inferd), len(inferd.rows())
         told: Counter[str] = Counter()
         places = asyncio.Semaphore(IN_FLIGHT)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from scripts.soaks import faults
-from tests.fakes.served import served
+from tests.fakes.served import ServeProcess, using
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.real_time(timeout_s=420)]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.slow,
+    pytest.mark.xdist_group("whole"),
+    pytest.mark.real_time(timeout_s=420),
+]
 
 
 async def test_a_long_prompt_is_no_hang_and_a_dead_or_stopped_scheduler_is_found(
-    tmp_path: Path,
+    whole_inferd: ServeProcess,
 ) -> None:
-    async with served(tmp_path, dummy=False, sections=faults.WATCHED) as inferd:
+    async with using(whole_inferd) as inferd:
         await faults.long_prompt(inferd)
         await faults.kill_scheduler(inferd)
         await faults.stop_scheduler(inferd)

@@ -63,6 +63,11 @@ def test_nothing_happens_without_torchvision(stand_ins: Path) -> None:
     assert run("import sys; print('torch' in sys.modules)", stand_ins=stand_ins) == "False\n"
 
 
+def test_a_start_does_not_stop_for_garbage(stand_ins: Path) -> None:
+    code = "import gc; print(gc.isenabled(), gc.get_threshold()[0])"
+    assert run(code, stand_ins=stand_ins) == "True 100000\n"
+
+
 def test_torchvision_imports_torch_by_itself(stand_ins: Path) -> None:
     assert run("import torchvision; print('in')", stand_ins=stand_ins) == "in\n"
 
