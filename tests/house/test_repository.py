@@ -26,11 +26,10 @@ FOREIGN = {
 LOCKS = ("requirements/gateway.txt", "requirements/dev.txt")
 SCRIPTS = (
     "scripts/bench",
-    "scripts/browser",
     "scripts/check",
     "scripts/conformance",
     "scripts/lock",
-    "scripts/promtool",
+    "scripts/packages",
     "scripts/serve",
     "scripts/soak",
     "scripts/test",

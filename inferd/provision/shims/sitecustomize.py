@@ -1,12 +1,11 @@
 """Makes the CPU build of torch usable by SGLang; python loads this in every engine process.
 
-1. Torchvision's compiled operators are linked against CUDA and do not load beside a CPU torch, and
-   `import torchvision` fails when it registers metadata for two of them. Declaring the two
-   schemas just before that import leaves torchvision's python part, all that is used, working.
+1. Torchvision's compiled operators are linked against CUDA, so `import torchvision` fails when it
+   registers metadata for two. Just before that import their schemas are declared.
 2. With INFERD_SHIM_UNPINNED=1 pinned memory, CUDA events and streams become no-ops: LoRA asks
    for them although copies on a CPU are synchronous anyway.
-3. Garbage is looked for once in 100,000 new objects, not in 700: three processes import thousands
-   of modules at every start, all of which stay. A start costs a quarter less for it.
+3. Garbage is looked for once in 100,000 new objects, not in 700: a start of three processes
+   imports thousands of modules, all of which stay, and costs a quarter less for it.
 """
 
 from __future__ import annotations

@@ -6,13 +6,17 @@ Method: a right file, one line replaced; the problems are compared whole.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from inferd.config.load import FILE_BYTES_MAX, load_config
 from inferd.errors import ConfigError
 
+NOBODY = 65_534
 RIGHT = """\
 [server]
 listen = "127.0.0.1:8080"
@@ -331,12 +335,27 @@ def test_a_folder_instead_of_a_file(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_an_unreadable_file_for_a_user(tmp_path: Path) -> None:
-    file = tmp_path / "inferd.toml"
-    file.write_text(RIGHT)
-    file.chmod(0)
-    assert "cannot be read (Permission denied)" in problem_without_line(file)
+@contextmanager
+def without_root() -> Iterator[None]:
+    """Root may read everything: become nobody for a while."""
+    known = os.geteuid()
+    if known == 0:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(known)
+
+
+def test_an_unreadable_file_for_a_user() -> None:
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        file = Path(folder) / "inferd.toml"
+        file.write_text(RIGHT)
+        file.chmod(0)
+        with without_root():
+            problem = problem_without_line(file)
+    assert "cannot be read (Permission denied)" in problem
 
 
 def test_a_file_below_a_file_cannot_be_read(tmp_path: Path) -> None:
