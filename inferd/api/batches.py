@@ -19,16 +19,14 @@ from inferd.api.caller import caller_of
 from inferd.api.fields import (
     Rule,
     as_object,
-    integer,
     missing,
     not_supported_value,
-    one_of,
-    only_keys,
     shown,
     string,
     text,
     unknown,
 )
+from inferd.api.file_fields import life_s
 from inferd.api.headers import header
 from inferd.api.read_body import read_body
 from inferd.api.sampling import metadata
@@ -49,23 +47,8 @@ ID_CHARS_MAX: Final = 128
 KEY_CHARS_MAX: Final = 255
 LIMIT_DEFAULT: Final = 20
 LIMIT_MAX: Final = 100
-EXPIRES_S_MIN: Final = 3_600
-EXPIRES_S_MAX: Final = 2_592_000
 IDEMPOTENCY_KEY: Final = b"idempotency-key"
 PATH: Final = "/v1/batches"
-
-_anchor: Final = one_of("created_at")
-_seconds: Final = integer(EXPIRES_S_MIN, EXPIRES_S_MAX)
-
-
-def _output_expires_after(value: object, path: str) -> int:
-    given = as_object(value, path)
-    only_keys(given, path, frozenset({"anchor", "seconds"}))
-    for key in ("anchor", "seconds"):
-        if given.get(key) is None:
-            raise missing(f"{path}.{key}")
-    _anchor(given["anchor"], f"{path}.anchor")
-    return _seconds(given["seconds"], f"{path}.seconds")
 
 
 def _endpoint(value: object, path: str) -> str:
@@ -88,15 +71,7 @@ FIELDS: Final[dict[str, Rule[Any]]] = {
         _window, {"type": "string", "pattern": "^[0-9]{1,6}[smhdw]$", "examples": ["24h"]}
     ),
     "metadata": metadata,
-    "output_expires_after": Rule(
-        _output_expires_after,
-        {
-            "type": "object",
-            "properties": {"anchor": _anchor.schema, "seconds": _seconds.schema},
-            "required": ["anchor", "seconds"],
-            "additionalProperties": False,
-        },
-    ),
+    "output_expires_after": life_s,
 }
 REQUIRED: Final = ("input_file_id", "endpoint", "completion_window")
 

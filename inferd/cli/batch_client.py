@@ -14,9 +14,8 @@ from typing import Any
 from urllib.parse import quote
 
 import aiohttp
-import orjson
 
-from inferd.cli.chat_client import CONNECT_S, OK, SILENCE_S_MAX, refused, told
+from inferd.cli.chat_client import CONNECT_S, OK, SILENCE_S_MAX, asked, refused, told
 from inferd.errors import StartError
 
 Batch = dict[str, Any]
@@ -101,16 +100,7 @@ class BatchClient:
         return size
 
     async def _ask(self, method: str, path: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401
-        with told(self._base_url):
-            url = f"{self._base_url}/{path}"
-            async with self._session.request(method, url, **more) as response:
-                body = await response.read()
-                if response.status != OK:
-                    raise refused(response, body)
-                value = orjson.loads(body)
-                if not isinstance(value, dict):
-                    raise TypeError
-                return value
+        return await asked(self._session, method, self._base_url, path, **more)
 
 
 @asynccontextmanager

@@ -99,24 +99,34 @@ class ChatClient:
 
     async def _model(self, name: str | None) -> dict[str, Any]:
         if name is not None:
-            return await self._get(f"models/{quote(name, safe='/@')}")
-        models: list[dict[str, Any]] = (await self._get("models"))["data"]
+            path = f"models/{quote(name, safe='/@')}"
+            return await asked(self._session, "GET", self._base_url, path)
+        found = await asked(self._session, "GET", self._base_url, "models")
+        models: list[dict[str, Any]] = found["data"]
         if not models:
             raise ApiError("This key may use no model. `inferd teams list` shows who may use what.")
         states = [model.get("state", "ready") for model in models]
         best = next((state for state in ("ready", "loading") if state in states), states[0])
         return models[states.index(best)]
 
-    async def _get(self, path: str) -> dict[str, Any]:
-        with told(self._base_url):
-            async with self._session.get(f"{self._base_url}/{path}") as response:
-                body = await response.read()
-                if response.status != OK:
-                    raise refused(response, body)
-                value = orjson.loads(body)
-                if not isinstance(value, dict):
-                    raise TypeError
-                return value
+
+async def asked(
+    session: aiohttp.ClientSession,
+    method: str,
+    base_url: str,
+    path: str,
+    **more: Any,  # noqa: ANN401
+) -> dict[str, Any]:
+    """The object that one call of the API answers. Raises ApiError."""
+    with told(base_url):
+        async with session.request(method, f"{base_url}/{path}", **more) as response:
+            body = await response.read()
+            if response.status != OK:
+                raise refused(response, body)
+            value = orjson.loads(body)
+            if not isinstance(value, dict):
+                raise TypeError
+            return value
 
 
 @contextmanager
