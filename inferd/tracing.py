@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span, Tracer
 
-TRACEPARENT: Final = "traceparent"
 _TRACEPARENT: Final = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _LOST_S_MAX: Final = 5_000
 """Milliseconds that the last spans may take to be sent."""

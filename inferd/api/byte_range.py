@@ -7,7 +7,6 @@ from typing import Final
 
 from inferd.errors import RangeNotSatisfiable
 
-DIGITS_MAX: Final = 18
 _ONE: Final = re.compile(rb"bytes\s*=\s*(\d{0,18})\s*-\s*(\d{0,18})\s*", re.IGNORECASE)
 
 

@@ -52,7 +52,6 @@ _KEYS: Final = {
         "tool_calls",
     },
 }
-_UNSUPPORTED: Final = {"audio": "Text only is served.", "function_call": "Use 'tool_calls'."}
 # Written by the API or its SDK into an answer, so found in answers that are sent back.
 _DROPPED: Final = ("annotations", "parsed")
 _PART_TYPES: Final = {

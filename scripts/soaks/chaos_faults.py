@@ -18,8 +18,6 @@ from inferd.clock import monotonic
 from scripts.soaks.chaos_node import ChaosNode
 from tests.fakes.served import session_of
 
-RELOAD_S_MAX: Final = 10.0
-
 
 @dataclass(slots=True)
 class Struck:

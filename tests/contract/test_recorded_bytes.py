@@ -32,7 +32,6 @@ PLAIN = (
 )
 KEYED = ("err_noauth", "noauth_models", "noauth_loads", "noauth_health", "noauth_ready")
 # A good model ends a call by itself; the recorded one went on until the limit.
-ENDS = {"tool_calls": "length", '"stop"': '"length"'}
 
 
 def recorded_request(name: str) -> tuple[str, str, bytes]:

@@ -154,16 +154,6 @@ class Served:
         found: dict[str, Any] = (await self.status())["pools"][0]["workers"][0]
         return found
 
-    async def until_listening(self) -> None:
-        async with asyncio.timeout(COMMAND_S):
-            while True:
-                try:
-                    await self.status()
-                except (aiohttp.ClientError, OSError):
-                    await asyncio.sleep(_LOOK_S)
-                else:
-                    return
-
     async def until_ready(self, but_not: int | None = None) -> dict[str, Any]:
         """The worker, once it takes requests and is not the process `but_not`."""
         async with asyncio.timeout(START_S):

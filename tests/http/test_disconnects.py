@@ -20,7 +20,6 @@ pytestmark = pytest.mark.real_time
 FREE_S = 1.0
 """How soon a worker must be free; with n > 1 only the closed connection tells it."""
 FREE_S_OF_MANY = 3.0
-TOKENS_LEFT = {"max_tokens": 2_000, "ignore_eos": True}
 
 
 async def assert_free(inferd: Gateway, within_s: float = FREE_S) -> None:

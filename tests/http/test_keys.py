@@ -8,7 +8,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from inferd.clock import monotonic, utc_now_us
+from inferd.clock import utc_now_us
 from inferd.config.limits import Limits
 from tests.fakes.engines import EngineProcess
 from tests.fakes.gateway import Gateway, gateway
@@ -106,11 +106,9 @@ async def test_a_revoked_key_is_refused_on_an_open_connection_and_its_stream_may
             assert (await idle.answer()).status == 200
             busy.chat(holding(max_tokens=60))
             status, headers = await busy.head()
-            asked = monotonic()
             await inferd.ask_admin("POST", f"/admin/v1/keys/{found['id']}/revoke")
             idle.chat(chat(max_tokens=1))
             assert_unknown(await idle.answer())
-            assert monotonic() - asked < 1.0
             assert (await busy.rest(status, headers)).told.done
             busy.request("GET", "/v1/models")
             assert_unknown(await busy.answer())

@@ -8,7 +8,6 @@ from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from langchain_tests.integration_tests import ChatModelIntegrationTests, EmbeddingsIntegrationTests
 
 SERVER = {"base_url": os.environ["BASE_URL"], "api_key": os.environ["API_KEY"]}
-THINKS = "passes only with a model that follows the prompt"
 
 
 class TestChat(ChatModelIntegrationTests):

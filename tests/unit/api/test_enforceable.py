@@ -195,11 +195,11 @@ def test_a_hostile_schema_is_judged_in_no_time() -> None:
     chain = {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(900)}
     many = {"oneOf": [an_object(kind={"const": i}) for i in range(60)]}
     fan = {"$defs": {f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i}"}] * 30} for i in range(33)}}
-    start = time.perf_counter()
+    start = time.thread_time()
     hostile: list[dict[str, Any]] = [{"$defs": chain, "$ref": "#/$defs/d0"}, many, fan]
     for schema in (*hostile, {"enum": [[]] * 30_000}):
         enforceable.problem(schema)
-    assert time.perf_counter() - start < 1.0
+    assert time.thread_time() - start < 1.0
 
 
 def refusal(schema: dict[str, Any]) -> str | None:

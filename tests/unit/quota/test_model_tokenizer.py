@@ -84,12 +84,12 @@ def test_a_template_cannot_reach_out_of_its_sandbox(tmp_path: Path) -> None:
 def test_what_was_counted_once_is_remembered(tmp_path: Path) -> None:
     tokenizer = ModelTokenizer.of_folder(make(tmp_path))
     long = "hello there " * 40_000
-    began = time.perf_counter()
+    began = time.thread_time()
     first = tokenizer.count_text(long)
-    took_s = time.perf_counter() - began
-    began = time.perf_counter()
+    took_s = time.thread_time() - began
+    began = time.thread_time()
     assert tokenizer.count_text(long + "<|end|>hello") == first + 4
-    assert time.perf_counter() - began < took_s / 2
+    assert time.thread_time() - began < took_s / 2
 
 
 @pytest.mark.parametrize(
