@@ -32,7 +32,7 @@ from inferd.errors import ConfigError, ShuttingDown
 from inferd.metrics import Metrics
 from inferd.node import Node, engine_environment
 from inferd.quota.keys import KeyIndex
-from inferd.storage import workers
+from inferd.storage import quarantine, workers
 from inferd.storage.database import Database, Flush
 from inferd.storage.files import store_owner
 from inferd.storage.lock import SERVE, hold
@@ -115,7 +115,7 @@ class App:
                 ),
                 keys=await KeyIndex.load(db, [team.name for team in loaded.config.teams]),
                 metrics=self.metrics,
-                records=Records(db, await workers.load(db)),
+                records=Records(db, await workers.load(db), await quarantine.load(db)),
                 watch=self._spectator.worker_changed if self._spectator else None,
             )
             traced = loaded.config.tracing

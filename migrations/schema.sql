@@ -1,6 +1,6 @@
 -- Generated: the schema after the last migration. Never edited by hand; made with
 -- python -c 'from inferd.storage import migrate; migrate.write_schema()'
-PRAGMA user_version = 11;
+PRAGMA user_version = 12;
 
 CREATE TABLE keys (
     id TEXT PRIMARY KEY,
@@ -237,3 +237,9 @@ CREATE TABLE batch_lines (
     request_id TEXT,
     PRIMARY KEY (batch_id, line)
 ) STRICT, WITHOUT ROWID;
+
+CREATE TABLE quarantine (
+    gpu TEXT PRIMARY KEY,
+    reason TEXT NOT NULL,
+    since_us INTEGER NOT NULL
+) STRICT;

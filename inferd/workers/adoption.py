@@ -46,6 +46,8 @@ def fitting(node: Node, worker_id: str, spec: WorkerSpec) -> EngineRecord | None
     record = node.records.fitting(worker_id, spec.spec_hash, program_hash(spec, node.environment))
     if record is None or node.gpus.held(record.mark) != engine.gpus_needed(spec.engine):
         return None
+    if any(device in node.gpus.quarantined for device in record.devices):
+        return None
     return record
 
 

@@ -72,6 +72,8 @@ class Gpus:
         """Called at the end of each claim, and when a quarantine is lifted. Must not raise."""
         self.on_quarantine: Callable[[str, str], None] | None = None
         """Called with a device and the reason. Must not raise."""
+        self.note: Callable[[str, str | None], None] | None = None
+        """Writes down a device's reason, or that there is none any more. Must not raise."""
         inventory = [] if library is None else library.inventory()
         self.infos = {name: info for name in self.devices if (info := _info_of(name, inventory))}
         """What the library knows of each device, by name."""
@@ -109,11 +111,24 @@ class Gpus:
     def is_free(self, device: str) -> bool:
         return self.devices.index(device) in self._available()
 
+    def identity(self, device: str) -> str:
+        """What it is called after a restart too: its UUID, if the library knows it."""
+        return info.uuid if (info := self.infos.get(device)) else device
+
+    def remember(self, reasons: Mapping[str, str]) -> None:
+        """Devices, by identity, that an earlier process has put in quarantine stay there."""
+        for device in self.devices:
+            if reason := reasons.get(self.identity(device)):
+                self.quarantined[device] = reason
+                log.warning("GPU %s is still in quarantine: %s", device, reason)
+
     def quarantine(self, device: str, reason: str) -> None:
         """Give it out no more, and tell whoever has it. The first reason stays."""
         if device in self.quarantined:
             return
         self.quarantined[device] = reason
+        if self.note is not None:
+            self.note(self.identity(device), reason)
         log.error("GPU %s is in quarantine: %s", device, reason, extra={"gpu": device})
         if self.on_quarantine is not None:
             self.on_quarantine(device, reason)
@@ -125,6 +140,8 @@ class Gpus:
             raise NotFound(f"There is no GPU {device!r}; there are: {known}.")
         if self.quarantined.pop(device, None) is not None:
             log.info("GPU %s is out of quarantine", device, extra={"gpu": device})
+            if self.note is not None:
+                self.note(self.identity(device), None)
             if self.on_release is not None:
                 self.on_release()
 

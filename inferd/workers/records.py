@@ -1,4 +1,4 @@
-"""What is remembered of engines, so that the next inferd keeps or ends what runs.
+"""What is remembered of engines and of bad GPUs, so that the next inferd keeps or ends what runs.
 
 Owns the records: of our own lives, written before a process exists and forgotten when it has ended,
 and those found at start. A found engine is taken over by the worker that it was started for, if the
@@ -9,9 +9,10 @@ on its GPUs. What no record names is never touched.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from inferd.storage import quarantine
 from inferd.storage import workers as storage
 from inferd.storage.database import Database
 from inferd.storage.workers import EngineRecord
@@ -24,8 +25,15 @@ log = logging.getLogger(__name__)
 class Records:
     """`db` None: nothing is remembered beyond this process."""
 
-    def __init__(self, db: Database | None = None, found: Iterable[EngineRecord] = ()) -> None:
+    def __init__(
+        self,
+        db: Database | None = None,
+        found: Iterable[EngineRecord] = (),
+        quarantined: Mapping[str, str] | None = None,
+    ) -> None:
         self._db = db
+        self.quarantined = quarantined or {}
+        """Why GPUs were in quarantine when inferd started, by identity."""
         self._found: dict[str, EngineRecord] = {}
         for record in found:
             if _may_live(record):
@@ -64,6 +72,11 @@ class Records:
         """Its engine is gone, with all its processes."""
         if self._db is not None:
             storage.forget(self._db, record.mark)
+
+    def judge(self, gpu: str, reason: str | None) -> None:
+        """Remember that a GPU is in quarantine; with None, that it is not any more."""
+        if self._db is not None:
+            quarantine.note(self._db, gpu, reason)
 
     def of(self, worker_id: str) -> list[EngineRecord]:
         """Those found at start for one worker that are still to be taken over or ended."""

@@ -90,6 +90,8 @@ class Supervisor:
         """
         assert not self._places, "workers look for their engines when they are made"
         self._node = replace(self._node, records=records)
+        self._node.gpus.remember(records.quarantined)
+        self._node.gpus.note = records.judge
         for record in records:
             self._node.gpus.hold(record.mark, record.devices)
 

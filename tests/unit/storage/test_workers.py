@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from inferd.storage import workers
+from inferd.storage import quarantine, workers
 from inferd.storage.workers import EngineRecord
 from tests.fakes.running_database import running
 from tests.unit.storage.rows import Open
@@ -43,3 +43,13 @@ async def test_a_record_grows_with_its_engine_and_goes_with_it(open_database: Op
 
 def test_a_key_is_not_shown() -> None:
     assert "secret" not in repr(RUNNING)
+
+
+@pytest.mark.real_time
+async def test_a_quarantine_is_there_until_it_is_lifted(open_database: Open) -> None:
+    async with running(open_database()) as db:
+        quarantine.note(db, "GPU-1", "Xid 79")
+        quarantine.note(db, "GPU-2", "heat")
+        quarantine.note(db, "GPU-2", None)
+        await db.flush()
+        assert await quarantine.load(db) == {"GPU-1": "Xid 79"}

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inferd.workers.gpus import Gpus, TooFewGpus
+from tests.fakes.fake_gpus import FakeGpuLibrary
 
 
 def eight() -> Gpus:
@@ -145,3 +146,31 @@ async def test_no_device_is_held_twice_and_all_are_free_in_the_end(
                 loop.call_later(cancelled_at, task.cancel)
     assert held == []
     assert gpus.free == gpus.count
+
+
+def test_a_quarantine_outlives_the_process_and_ends_when_it_is_lifted() -> None:
+    kept: dict[str, str] = {}
+
+    def note(gpu: str, reason: str | None) -> None:
+        if reason is None:
+            del kept[gpu]
+        else:
+            kept[gpu] = reason
+
+    library = FakeGpuLibrary(2)
+    first = Gpus("01", library=library)
+    first.note = note
+    first.quarantine("1", "Xid 79: it has fallen off the bus")
+    assert kept == {first.infos["1"].uuid: "Xid 79: it has fallen off the bus"}
+
+    second = Gpus("01", library=library)
+    second.note = note
+    second.remember(kept)
+    with second.claim(1) as only:
+        assert only == ("0",)
+        with pytest.raises(TooFewGpus, match="1 in quarantine"), second.claim(1):
+            pass
+    second.lift("1")
+    assert kept == {}
+    with second.claim(2) as both:
+        assert both == ("0", "1")
