@@ -74,8 +74,9 @@ await check("tool call", async () => {
 });
 
 await check("streamed tool call", async () => {
+  // The stop is for a model that chats on after its call: the SDK takes an answer cut by length for an error.
   const stream = client.chat.completions.stream({
-    model, messages, tools, max_tokens: 160, temperature: 0, tool_choice: { type: "function", function: { name: "weather" } },
+    model, messages, tools, max_tokens: 160, temperature: 0, stop: ["\n\n"], tool_choice: { type: "function", function: { name: "weather" } },
   });
   const final = await stream.finalChatCompletion();
   const [call] = final.choices[0].message.tool_calls;
