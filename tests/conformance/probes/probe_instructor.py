@@ -20,7 +20,7 @@ class City(BaseModel):
 
 def ask(mode):
     client = instructor.from_openai(SERVER, mode=mode)
-    # The stop is for a model that chats on after its call: an answer cut by length is an error there.
+    # The stop is for a model that chats on after its call: one cut by length is an error there.
     return client.chat.completions.create(
         model=MODEL,
         messages=list(MESSAGES),
