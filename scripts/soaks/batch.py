@@ -1,9 +1,10 @@
-"""Batches under SIGKILL: every line ends once, is billed once, and says what it says without kills.
+"""Batches under SIGKILL and power cuts: every line ends once, is billed once, and says the same.
 
-Each run makes a batch of requests that call tools and kills inferd at random moments. Results are
-held against the ledger, the batch's own counts and, on the fake engine, those of a run that nobody
-disturbed, byte for byte. `--real` takes the real engine; with `--kills 0` it asks interactive
-questions beside. Exits with 1 if one figure is off.
+Each run makes a batch of requests that call tools. At random moments it kills inferd, or a worker,
+or both and cuts the database's log and the spools anywhere. Results are held against the ledger,
+the batch's own counts and, on the fake engine, those of a run that nobody disturbed, byte for byte.
+`--real` takes the real engine; without kills interactive questions are asked beside it. Exits with
+1 if one figure is off.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import argparse
 import asyncio
 import json
 import random
+import shutil
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,10 +28,12 @@ import uvloop
 from inferd.cli.batch_client import ENDED, connected
 from inferd.cli.chat_client import ApiError
 from inferd.clock import monotonic
-from scripts.soaks.batch_node import BatchNode, attached, batch_node, real_version, tool_lines
-from tests.fakes.engines import fake_engine
+from scripts.soaks.batch_node import BatchNode, tool_lines
+from scripts.soaks.chaos_node import chaos_node
 
 ENDS_S_MAX = 600.0
+INFERD, POWER, WORKER = "inferd", "power", "worker"
+"""What is ended: inferd alone, everything with what was not synced, one worker."""
 QUESTION = "What is the capital of France?"
 ASKED_IDLE = 12
 ASK_EVERY_S = 2.0
@@ -39,9 +44,12 @@ class Outcome:
     """What one run came to."""
 
     seconds: float = 0.0
-    kills: int = 0
+    acts: Counter[str] = field(default_factory=Counter)
+    """What was killed, how often."""
     killed_in: Counter[str] = field(default_factory=Counter)
-    """How often in which state of the batch."""
+    """How often inferd, in which state of the batch."""
+    cuts: list[list[str]] = field(default_factory=list)
+    """What each power cut has cut."""
     problems: list[str] = field(default_factory=list)
     results: dict[str, str] = field(default_factory=dict)
     """What each line came to, without ids and times."""
@@ -61,8 +69,8 @@ class BatchRun:
         self._status = "not made"
         self.outcome = Outcome()
 
-    async def run(self, kills: int, *, within_s: float, asks: bool = False) -> Outcome:
-        """The whole run; kills are `within_s` of the start before."""
+    async def run(self, acts: Sequence[str], *, within_s: float, asks: bool = False) -> Outcome:
+        """The whole run; each act is `within_s` of the start before."""
         outcome = self.outcome
         began = monotonic()
         await self._node.start()
@@ -71,18 +79,27 @@ class BatchRun:
             for _ in range(ASKED_IDLE):
                 outcome.idle_s.append(await self._ask())
         await self._create()
-        for _ in range(kills):
+        for act in acts:
             await asyncio.sleep(self._chance.uniform(0, within_s))
             if await self._look() in ENDED:
                 break
-            await self._node.kill()
-            outcome.kills += 1
-            outcome.killed_in[self._status] += 1
-            await self._node.start()
+            await self._do(act)
         await self._until_ended(asks=asks)
         await self._judge()
         outcome.seconds = monotonic() - began
         return outcome
+
+    async def _do(self, act: str) -> None:
+        self.outcome.acts[act] += 1
+        if act == WORKER:
+            await self._node.kill_worker(self._chance)
+            return
+        self.outcome.killed_in[self._status] += 1
+        if act == POWER:
+            self.outcome.cuts.append(await self._node.cut_power(self._chance))
+        else:
+            await self._node.kill()
+        await self._node.start()
 
     async def _create(self) -> None:
         path = self._node.folder / "input.jsonl"
@@ -96,6 +113,7 @@ class BatchRun:
                 "completion_window": "24h",
             }
             self._batch_id = (await client.create(asked))["id"]
+        await asyncio.to_thread(self._node.remember)
 
     async def _look(self) -> str:
         async with connected(self._node.base_url, self._node.key) as client:
@@ -144,7 +162,7 @@ class BatchRun:
                     await client.download(file_id, path)
                     text = await asyncio.to_thread(path.read_text)
                     results += [(kind, json.loads(line)) for line in text.splitlines()]
-        rows = {row.request_id: row for row in self._node.rows() if "batch_req" in row.request_id}
+        rows = await asyncio.to_thread(self._node.rows_of_batch)
         self._judge_lines(batch, results)
         self._judge_bills(batch, results, rows)
 
@@ -198,45 +216,58 @@ def _bare(line: dict[str, Any]) -> str:
     return json.dumps([line["response"]["status_code"], body], sort_keys=True)
 
 
-async def on_the_fake(args: argparse.Namespace, folder: Path) -> list[Outcome]:
-    """One engine for all runs, which nothing happens to."""
-    lines = tool_lines(args.lines)
+def acts_of(args: argparse.Namespace, chance: random.Random) -> list[str]:
+    """What is done in one run: `kills` ends of inferd, power cuts among them, and of workers."""
+    inferd = args.kills - args.power_cuts
+    acts = [INFERD] * inferd + [POWER] * args.power_cuts + [WORKER] * args.worker_kills
+    chance.shuffle(acts)
+    return acts
+
+
+async def one_run(args: argparse.Namespace, folder: Path, number: int) -> Outcome:
+    """On a node of its own. Number 0 is undisturbed."""
+    home = folder / f"run-{number}"
+    await asyncio.to_thread(home.mkdir)
+    chance = random.Random(args.seed + number)
+    acts = acts_of(args, chance) if number else []
+    async with chaos_node(
+        home, real=args.real, workers=args.workers, speed=args.speed, kind=BatchNode
+    ) as node:
+        run = BatchRun(node, tool_lines(args.lines), chance)
+        outcome = await run.run(acts, within_s=args.within, asks=args.real and not acts)
+    if outcome.problems and args.keep is not None:
+        await asyncio.to_thread(shutil.copytree, home, args.keep / home.name)
+    await asyncio.to_thread(shutil.rmtree, home)
+    return outcome
+
+
+async def all_runs(args: argparse.Namespace, folder: Path) -> list[Outcome]:
+    """On the fake engine an undisturbed run goes first, and the others must come to the same."""
     outcomes: list[Outcome] = []
-    flags = ("--tool-call-parser", "qwen25", "--max-running-requests", "16")
-    async with fake_engine(folder, *flags, model="chat", speed=args.speed) as engine:
-        for number in range(args.runs + 1):
-            home = folder / f"run-{number}"
-            home.mkdir()
-            kills = args.kills if number else 0
-            chance = random.Random(args.seed + number)
-            async with batch_node(home, attached(engine.base_url)) as node:
-                run = BatchRun(node, lines, chance)
-                outcome = await run.run(kills, within_s=args.within)
-            if number and outcome.results != outcomes[0].results:
-                outcome.problems.append("some results differ from those of the undisturbed run")
-            outcomes.append(outcome)
-            _tell(number, outcome, args)
-    return outcomes
+    if not args.real:
+        outcomes.append(await one_run(args, folder, 0))
+        _tell(0, outcomes[0], args)
+    slots = asyncio.Semaphore(args.at_once)
 
+    async def compared(number: int) -> None:
+        async with slots:
+            outcome = await one_run(args, folder, number)
+        if not args.real and outcome.results != outcomes[0].results:
+            outcome.problems.append("some results differ from those of the undisturbed run")
+        outcomes.append(outcome)
+        _tell(number, outcome, args)
 
-async def on_the_real(args: argparse.Namespace, folder: Path) -> list[Outcome]:
-    lines = tool_lines(args.lines)
-    outcomes = []
-    for number in range(args.runs):
-        home = folder / f"run-{number}"
-        home.mkdir()
-        async with batch_node(home, real_version()) as node:
-            run = BatchRun(node, lines, random.Random(args.seed + number))
-            outcomes.append(await run.run(args.kills, within_s=args.within, asks=not args.kills))
-        _tell(number, outcomes[-1], args)
+    async with asyncio.TaskGroup() as group:
+        for number in range(1, args.runs + 1):
+            group.create_task(compared(number))
     return outcomes
 
 
 def _tell(number: int, outcome: Outcome, args: argparse.Namespace) -> None:
     if not args.json:
-        kills = dict(outcome.killed_in)
+        done, states = dict(outcome.acts), dict(outcome.killed_in)
         said = "; ".join(outcome.problems[:3]) or "every line once, billed once"
-        print(f"run {number}: {outcome.seconds:.1f} s, kills {kills}: {said}", flush=True)
+        print(f"run {number}: {outcome.seconds:.1f} s, {done} in {states}: {said}", flush=True)
 
 
 def _median(values: list[float]) -> float:
@@ -249,34 +280,44 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, prog="scripts/soak batch")
     parser.add_argument("--runs", type=int, help="default: 100 on the fake engine, 1 on the real")
     parser.add_argument("--kills", type=int, default=10, help="of inferd, in each run")
+    parser.add_argument("--power-cuts", type=int, help="of these; default: 3, 0 on the real engine")
+    parser.add_argument("--worker-kills", type=int, default=2, help="besides, in each run")
+    parser.add_argument("--workers", type=int, help="default: 2, 1 on the real engine")
     parser.add_argument("--lines", type=int, default=200)
     parser.add_argument("--within", type=float, help="seconds from a start to the next kill")
     parser.add_argument("--speed", type=float, default=100.0, help="of the fake engine")
+    parser.add_argument("--at-once", type=int, default=1, help="runs, each with its own inferd")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--real", action="store_true", help="the real engine on the CPU")
+    parser.add_argument("--keep", type=Path, help="a folder for what runs with problems have left")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     args.runs = args.runs or (1 if args.real else 100)
+    args.workers = args.workers or (1 if args.real else 2)
     args.within = args.within or (10.0 if args.real else 0.4)
-    work = on_the_real if args.real else on_the_fake
+    if args.power_cuts is None:
+        args.power_cuts = 0 if args.real else min(3, args.kills)
+    if args.power_cuts > args.kills:
+        parser.error("power cuts are kills of inferd: there cannot be more of them")
     with (
         tempfile.TemporaryDirectory() as folder,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        outcomes = runner.run(work(args, Path(folder)))
-    killed = sum((outcome.killed_in for outcome in outcomes), Counter())
+        outcomes = runner.run(all_runs(args, Path(folder)))
     problems = [problem for outcome in outcomes for problem in outcome.problems]
     figures = {
         "runs": len(outcomes),
         "lines": args.lines,
-        "kills": sum(outcome.kills for outcome in outcomes),
-        "killed_in": dict(killed),
+        "acts": dict(sum((outcome.acts for outcome in outcomes), Counter())),
+        "killed_in": dict(sum((outcome.killed_in for outcome in outcomes), Counter())),
+        "files_cut": sum(len(cut) for outcome in outcomes for cut in outcome.cuts),
         "seconds": round(sum(outcome.seconds for outcome in outcomes), 1),
         "problems": len(problems),
     }
-    if args.real and not args.kills:
+    beside_s = [one for outcome in outcomes for one in outcome.beside_s]
+    if beside_s:
         idle = _median([one for outcome in outcomes for one in outcome.idle_s])
-        beside = _median([one for outcome in outcomes for one in outcome.beside_s])
+        beside = _median(beside_s)
         figures |= {"ttft_idle_s": idle, "ttft_beside_s": beside, "ratio": beside / idle}
     print(json.dumps(figures))
     sys.exit(1 if problems else 0)

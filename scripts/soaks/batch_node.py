@@ -1,6 +1,7 @@
-"""The inferd under test for batches: a process in a folder, killed and started again at will.
+"""The inferd under test for batches: killed with and without its workers, and cut off from power.
 
-Owns its processes: nothing of them is left when the scope is left.
+A power cut leaves of the database's log and of the spools what a disk may leave: each ends
+anywhere, but for what made the batch known, and for what the database file already relies on.
 """
 
 from __future__ import annotations
@@ -8,23 +9,23 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import signal
-import sqlite3
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+import struct
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import aiohttp
 
 from inferd.storage.usage import UsageRow
-from tests.fakes.engines import DEMO_MODEL, ENGINE_ENVIRONMENT, REPOSITORY, free_port
-from tests.fakes.served import session_of
+from scripts.soaks.chaos_node import ChaosNode
+from tests.fakes.engines import DEMO_MODEL, ENGINE_ENVIRONMENT, REPOSITORY
 
-START_S_MAX = 180.0
-LOOK_S = 0.05
+TEAM: Final = "search"
+LOOK_S: Final = 0.05
+LISTENS_S_MAX: Final = 60.0
 TEXT = """
 [server]
 listen = "127.0.0.1:{port}"
@@ -50,12 +51,6 @@ tpot_ms = 1_000
 
 [[models.versions]]
 version = "1"
-{version}
-
-[[teams]]
-name = "search"
-"""
-REAL = """
 weights = "{weights}"
 
 [models.versions.engine]
@@ -65,146 +60,149 @@ queued_max = 64
 kv_tokens_max = 16_384
 chunked_prefill_tokens = 512
 tool_call_parser = "qwen25"
+
+[models.versions.workers]
+count = {count}
+restart_backoff_s = 0.2
+restart_backoff_s_max = 1
+restarts_per_hour_max = 1_000
+
+[[teams]]
+name = "search"
 """
+WAL_HEADER_BYTES: Final = 32
+FRAME_HEADER_BYTES: Final = 24
+PAGE_BYTES: Final = 4_096
+SALTS: Final = slice(16, 24)
+"""In the log's header: they change whenever the log begins anew."""
+COPIED_AT: Final = 128
+"""In the shared index: how many frames a checkpoint has begun to copy to the database file."""
 
 
 @dataclass
-class BatchNode:
-    """One inferd, by its folder."""
+class BatchNode(ChaosNode):
+    """One inferd for one team."""
 
-    folder: Path
-    version: str
-    port: int = field(default_factory=free_port)
-    admin: int = field(default_factory=free_port)
-    key: str = ""
-    process: asyncio.subprocess.Process | None = None
-    leaders: set[int] = field(default_factory=set)
-    """Leaders of the sessions of its engines."""
+    known: tuple[bytes, int] = (b"", 0)
+    """Salts and size of the log when the batch was answered for."""
 
     @property
     def base_url(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
 
-    async def prepare(self) -> None:
-        """Config and key: before the first start."""
+    @property
+    def key(self) -> str:
+        return self.keys[TEAM]
+
+    def write_config(self, **changed: int) -> None:
+        self.settings.update(changed)
         text = TEXT.format(
             port=self.port,
             admin=self.admin,
-            environment=ENGINE_ENVIRONMENT,
-            version=self.version,
+            environment=ENGINE_ENVIRONMENT if self.real else "engine",
+            weights=DEMO_MODEL if self.real else "model",
+            count=self.workers,
         )
-        (self.folder / "inferd.toml").write_text(text)
-        process = await self._inferd("keys", "create", "--team", "search", "--quiet")
-        out, _ = await process.communicate()
-        assert process.returncode == 0, "no key"
-        self.key = out.decode().strip()
+        self.config.write_text(text)
 
-    async def start(self) -> None:
-        """`inferd serve`, until it listens."""
-        with (self.folder / "serve.log").open("ab") as log:
-            self.process = await self._inferd("serve", output=log.fileno())
-        async with asyncio.timeout(START_S_MAX), aiohttp.ClientSession() as http:
-            while not await self._listens(http):
-                assert self.process.returncode is None, self.log_end()
+    async def prepare(self, speed: float) -> None:
+        if not self.real:
+            self.install(speed)
+        self.write_config()
+        await self.create_key(TEAM)
+
+    async def start(self, ready: int = 0) -> None:
+        """Until it listens; a worker may come later, or be there from the life before."""
+        await super().start(ready)
+        async with asyncio.timeout(LISTENS_S_MAX):
+            while not await self._listens():  # noqa: ASYNC110 - another process
                 await asyncio.sleep(LOOK_S)
 
-    async def until_ready(self) -> None:
-        """Until a worker takes requests."""
-        async with asyncio.timeout(START_S_MAX), aiohttp.ClientSession() as http:
-            while not any(  # noqa: ASYNC110 - another process
-                one["state"] == "ready" for one in await self.workers(http)
-            ):
-                await asyncio.sleep(LOOK_S)
+    async def kill_worker(self, chance: random.Random) -> None:
+        """SIGKILL to the leader of one that takes requests."""
+        await self.until_ready()
+        ready = self.ready(await self.status())
+        if ready:
+            with suppress(ProcessLookupError):
+                os.kill(chance.choice(ready)["pid"], signal.SIGKILL)
 
-    async def kill(self) -> None:
-        """SIGKILL to inferd alone."""
-        assert self.process is not None
-        with suppress(ProcessLookupError):
-            self.process.kill()
-        await self.process.wait()
+    async def cut_power(self, chance: random.Random) -> list[str]:
+        """Everything ends at once, and files end anywhere. Which were cut, by how much."""
+        await self.kill()
+        await self.kill_all()
+        return await asyncio.to_thread(self._cut_files, chance)
 
-    async def workers(self, http: aiohttp.ClientSession) -> list[dict[str, Any]]:
-        key = (self.folder / "state" / "admin.key").read_text().strip()
-        headers = {"Authorization": f"Bearer {key}"}
-        url = f"http://127.0.0.1:{self.admin}/admin/v1/status"
-        async with http.get(url, headers=headers) as answer:
-            status = await answer.json()
-        found: list[dict[str, Any]] = [one for pool in status["pools"] for one in pool["workers"]]
-        self.leaders |= {one["pid"] for one in found} - {None}
+    async def end(self) -> None:
+        """Kill it and all that is left of its lives."""
+        await super().end()
+        await self.kill_all()
+
+    async def kill_all(self) -> None:
+        """SIGKILL to whatever runs in the folder, until nothing does."""
+        while pids := await asyncio.to_thread(self._living):
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            await asyncio.sleep(LOOK_S)
+
+    def remember(self) -> None:
+        """The batch is answered for: from now on it must not be lost."""
+        with self._wal.open("rb") as file:
+            header = file.read(WAL_HEADER_BYTES)
+        self.known = (header[SALTS], self._wal.stat().st_size)
+
+    def rows_of_batch(self) -> dict[str, UsageRow]:
+        """The ledger's rows of lines, by request id."""
+        found = [row for row in self.rows() if "batch_req" in row.request_id]
+        assert len({row.request_id for row in found}) == len(found), "a line is billed twice"
+        return {row.request_id: row for row in found}
+
+    @property
+    def _wal(self) -> Path:
+        return self.folder / "state" / "inferd.db-wal"
+
+    def _cut_files(self, chance: random.Random) -> list[str]:
+        cut = []
+        if (size := self._wal.stat().st_size) > (least := self._wal_least()):
+            end = chance.randint(least, size)
+            os.truncate(self._wal, end)
+            cut.append(f"log {size} to {end}")
+        self._wal.with_name("inferd.db-shm").unlink()  # it lives in memory
+        spools = sorted((self.folder / "state" / "batches").glob("*/*"))
+        for path in chance.sample(spools, chance.randint(0, len(spools))):
+            size = path.stat().st_size
+            end = chance.randint(0, size)
+            os.truncate(path, end)
+            cut.append(f"{path.name} {size} to {end}")
+        return cut
+
+    def _wal_least(self) -> int:
+        """The database file relies on what a checkpoint has copied; that was synced before."""
+        salts, size = self.known
+        with self._wal.open("rb") as file:
+            header = file.read(WAL_HEADER_BYTES)
+        shared = self._wal.with_name("inferd.db-shm").read_bytes()
+        (copied,) = struct.unpack_from("=I", shared, COPIED_AT)
+        relied_on = WAL_HEADER_BYTES + copied * (FRAME_HEADER_BYTES + PAGE_BYTES) if copied else 0
+        return max(relied_on, size if header[SALTS] == salts else 0)
+
+    def _living(self) -> list[int]:
+        """Processes whose working folder is this one or inside of it."""
+        home, found = self.folder.resolve(), []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with suppress(OSError):
+                    place = (entry / "cwd").readlink()
+                    if place.is_relative_to(home):
+                        found.append(int(entry.name))
         return found
 
-    def rows(self) -> list[UsageRow]:
-        """The ledger of team `search` as it is on disk."""
-        names = UsageRow.__dataclass_fields__
-        path = self.folder / "state" / "inferd.db"
-        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    async def _listens(self) -> bool:
         try:
-            found = connection.execute(
-                f"SELECT {', '.join(names)} FROM requests WHERE team = 'search'"  # noqa: S608
-            ).fetchall()
-        finally:
-            connection.close()
-        return [UsageRow(**dict(zip(names, row, strict=True))) for row in found]
-
-    def log_end(self, chars: int = 4_000) -> str:
-        return (self.folder / "serve.log").read_text(errors="replace")[-chars:]
-
-    async def _listens(self, http: aiohttp.ClientSession) -> bool:
-        try:
-            async with http.get(f"http://127.0.0.1:{self.port}/healthz") as answer:
+            async with self.http.get(f"http://127.0.0.1:{self.port}/healthz") as answer:
                 return answer.status == 200
         except (aiohttp.ClientError, OSError):
             return False
-
-    async def _inferd(
-        self, *arguments: str, output: int = asyncio.subprocess.PIPE
-    ) -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "inferd",
-            *arguments,
-            cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=output,
-            stderr=output if output != asyncio.subprocess.PIPE else asyncio.subprocess.DEVNULL,
-        )
-
-
-def attached(url: str) -> str:
-    """The version's lines for an engine that somebody else runs."""
-    return f'attached = [{{ url = "{url}", inflight_max = 16 }}]'
-
-
-def real_version() -> str:
-    return REAL.format(weights=DEMO_MODEL)
-
-
-@asynccontextmanager
-async def batch_node(folder: Path, version: str) -> AsyncIterator[BatchNode]:
-    """A prepared node, not started. Whatever it and its restarts have left is killed at the end."""
-    node = BatchNode(folder, version)
-    await node.prepare()
-    try:
-        yield node
-    finally:
-        if node.process is not None and node.process.returncode is None:
-            await _end(node.process)
-        for leader in node.leaders:
-            for pid in session_of(leader):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    process.terminate()
-    try:
-        async with asyncio.timeout(15):
-            await process.wait()
-    except TimeoutError:
-        process.kill()
-        await process.wait()
 
 
 def tool_lines(count: int) -> list[dict[str, Any]]:

@@ -145,13 +145,20 @@ class ChaosNode:
     async def prepare(self, speed: float) -> None:
         """Folder, engine, keys: before the first start."""
         if not self.real:
-            install_fake_engine(self.folder / "engine", speed=speed)
-            make_model(self.folder / "model")
+            self.install(speed)
         self.write_config()
         for team in TEAMS:
-            out, code = await self.command("keys", "create", "--team", team, "--quiet")
-            assert code == 0, f"no key for {team}"
-            self.keys[team] = out.strip()
+            await self.create_key(team)
+
+    def install(self, speed: float) -> None:
+        """The fake engine and its model."""
+        install_fake_engine(self.folder / "engine", speed=speed)
+        make_model(self.folder / "model")
+
+    async def create_key(self, team: str) -> None:
+        out, code = await self.command("keys", "create", "--team", team, "--quiet")
+        assert code == 0, f"no key for {team}"
+        self.keys[team] = out.strip()
 
     async def command(self, *arguments: str) -> tuple[str, int]:
         """An `inferd` command in the folder: what it wrote to standard output, its exit code."""
@@ -164,11 +171,16 @@ class ChaosNode:
         """`inferd serve`, until so many workers take requests."""
         with (self.folder / "serve.log").open("ab") as log:
             self.process = await self._inferd("serve", output=log.fileno())
+        await self.until_ready(ready)
+        self.up_at.append(monotonic())
+
+    async def until_ready(self, ready: int = 1) -> None:
+        """Until it answers and so many workers take requests."""
+        assert self.process is not None
         async with asyncio.timeout(START_S_MAX):
-            while len(self.ready(await self.status())) < ready:
+            while not (status := await self.status()) or len(self.ready(status)) < ready:
                 assert self.process.returncode is None, self.log_end()
                 await asyncio.sleep(0.1)
-        self.up_at.append(monotonic())
 
     async def kill(self) -> None:
         """SIGKILL to inferd alone: what it has started goes on."""
@@ -184,6 +196,14 @@ class ChaosNode:
             self.process.terminate()
         async with asyncio.timeout(STOP_S_MAX):
             return await self.process.wait()
+
+    async def end(self) -> None:
+        """Kill it and every worker that it has ever shown."""
+        await self.status()
+        if self.process is not None and self.process.returncode is None:
+            await self.kill()
+        for leader in self.leaders:
+            _reap(leader)
 
     def signal(self, number: signal.Signals) -> None:
         assert self.process is not None
@@ -274,16 +294,7 @@ async def chaos_node(
         try:
             yield node
         finally:
-            await _end(node)
-
-
-async def _end(node: ChaosNode) -> None:
-    await node.status()
-    if node.process is not None and node.process.returncode is None:
-        node.process.kill()
-        await node.process.wait()
-    for leader in node.leaders:
-        _reap(leader)
+            await node.end()
 
 
 def _reap(leader: int) -> None:

@@ -15,7 +15,6 @@ from typing import Any, Final
 import aiohttp
 
 from scripts.soaks.chaos_node import ChaosNode
-from tests.fakes.installed_engine import install_fake_engine, make_model
 
 MODELS: Final = {"large": 2, "small": 1, "free": 1}
 """How many workers each has."""
@@ -124,8 +123,7 @@ class DayNode(ChaosNode):
 
     async def prepare(self, speed: float) -> None:
         """Folder and engine. Keys are made by `make_keys`, once it runs: there are many teams."""
-        install_fake_engine(self.folder / "engine", speed=speed)
-        make_model(self.folder / "model")
+        self.install(speed)
 
     async def make_keys(self) -> None:
         """One for each team."""

@@ -7,13 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from scripts.soaks.batch import on_the_fake
+from scripts.soaks.batch import all_runs
 
 pytestmark = pytest.mark.real_time(timeout_s=120)
 
 
 async def test_every_line_ends_once_whatever_is_killed(tmp_path: Path) -> None:
-    args = argparse.Namespace(runs=1, kills=3, lines=120, within=0.3, speed=25.0, seed=7, json=True)
-    outcomes = await on_the_fake(args, tmp_path)
+    args = argparse.Namespace(
+        runs=1,
+        kills=3,
+        power_cuts=1,
+        worker_kills=1,
+        workers=2,
+        lines=120,
+        within=0.3,
+        speed=25.0,
+        seed=7,
+        real=False,
+        keep=None,
+        json=True,
+    )
+    outcomes = await all_runs(args, tmp_path)
     assert [outcome.problems for outcome in outcomes] == [[], []]
-    assert outcomes[1].kills
+    assert outcomes[1].acts == {"inferd": 2, "power": 1, "worker": 1}
