@@ -31,7 +31,6 @@ from inferd.clock import monotonic
 from scripts.soaks.batch_node import BatchNode, tool_lines
 from scripts.soaks.chaos_node import chaos_node
 
-ENDS_S_MAX = 600.0
 INFERD, POWER, WORKER = "inferd", "power", "worker"
 """What is ended: inferd alone, everything with what was not synced, one worker."""
 QUESTION = "What is the capital of France?"
@@ -61,8 +60,12 @@ class Outcome:
 class BatchRun:
     """One batch on one node."""
 
-    def __init__(self, node: BatchNode, lines: list[dict[str, Any]], chance: random.Random) -> None:
+    def __init__(
+        self, node: BatchNode, lines: list[dict[str, Any]], chance: random.Random, ends_s: float
+    ) -> None:
+        """`ends_s`: seconds that the batch may still take after the last kill."""
         self._node = node
+        self._ends_s = ends_s
         self._lines = lines
         self._chance = chance
         self._batch_id = ""
@@ -122,7 +125,7 @@ class BatchRun:
         return self._status
 
     async def _until_ended(self, *, asks: bool) -> None:
-        async with asyncio.timeout(ENDS_S_MAX):
+        async with asyncio.timeout(self._ends_s):
             while await self._look() not in ENDED:
                 if asks:
                     try:
@@ -233,7 +236,10 @@ async def one_run(args: argparse.Namespace, folder: Path, number: int) -> Outcom
     async with chaos_node(
         home, real=args.real, workers=args.workers, speed=args.speed, kind=BatchNode
     ) as node:
-        run = BatchRun(node, tool_lines(args.lines), chance)
+        if args.random_weights:
+            node.random_weights = True
+            node.write_config()
+        run = BatchRun(node, tool_lines(args.lines), chance, 60.0 * args.minutes)
         outcome = await run.run(acts, within_s=args.within, asks=args.real and not acts)
     if outcome.problems and args.keep is not None:
         await asyncio.to_thread(shutil.copytree, home, args.keep / home.name)
@@ -289,6 +295,8 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=1, help="runs, each with its own inferd")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--real", action="store_true", help="the real engine on the CPU")
+    parser.add_argument("--random-weights", action="store_true", help="two quick layers of them")
+    parser.add_argument("--minutes", type=float, default=10.0, help="to the end of each batch")
     parser.add_argument("--keep", type=Path, help="a folder for what runs with problems have left")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
@@ -297,6 +305,8 @@ def main() -> None:
     args.within = args.within or (10.0 if args.real else 0.4)
     if args.power_cuts is None:
         args.power_cuts = 0 if args.real else min(3, args.kills)
+    if args.random_weights and not args.real:
+        parser.error("--random-weights goes with --real")
     if args.power_cuts > args.kills:
         parser.error("power cuts are kills of inferd: there cannot be more of them")
     with (

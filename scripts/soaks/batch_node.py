@@ -22,6 +22,7 @@ import aiohttp
 from inferd.storage.usage import UsageRow
 from scripts.soaks.chaos_node import ChaosNode
 from tests.fakes.engines import DEMO_MODEL, ENGINE_ENVIRONMENT, REPOSITORY
+from tests.fakes.served import DUMMY_ARGS
 
 TEAM: Final = "search"
 LOOK_S: Final = 0.05
@@ -60,6 +61,7 @@ queued_max = 64
 kv_tokens_max = 16_384
 chunked_prefill_tokens = 512
 tool_call_parser = "qwen25"
+extra_args = {extra_args}
 
 [models.versions.workers]
 count = {count}
@@ -83,6 +85,8 @@ COPIED_AT: Final = 128
 class BatchNode(ChaosNode):
     """One inferd for one team."""
 
+    random_weights: bool = False
+    """The real engine with two layers of whatever, which is quick."""
     known: tuple[bytes, int] = (b"", 0)
     """Salts and size of the log when the batch was answered for."""
 
@@ -102,6 +106,7 @@ class BatchNode(ChaosNode):
             environment=ENGINE_ENVIRONMENT if self.real else "engine",
             weights=DEMO_MODEL if self.real else "model",
             count=self.workers,
+            extra_args=json.dumps(DUMMY_ARGS if self.random_weights else [], ensure_ascii=True),
         )
         self.config.write_text(text)
 
