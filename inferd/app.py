@@ -143,6 +143,7 @@ class App:
                 _freeze()
                 await self._stop.wait()
                 await self._finish_requests(teams)
+                await node.batches.cut()
                 node.supervisor.stop(0.0, leave=node.config.server.keep_workers)
                 await supervisor
                 self._admin.stop()

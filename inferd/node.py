@@ -255,7 +255,7 @@ class Node:
             metrics=self.metrics,
             files=self.files,
             access=self.access,
-            lines=BatchLines(self._endpoints, self.dispatch),
+            lines=BatchLines(self._endpoints, self.dispatch, self.ledger),
             schedulers=self.fleet.schedulers,
             config=lambda: self.config,
         )

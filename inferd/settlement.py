@@ -7,6 +7,7 @@ usage is known; for an answer that a client left half-way the second comes up to
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, Self
 
 from inferd.clock import monotonic, utc_now_us
@@ -44,42 +45,44 @@ class Bill(Protocol):
     def bill(self) -> Usage: ...
 
 
+@dataclass(kw_only=True, eq=False)
 class Ledger:
     """Opens settlements. `record` takes each finished row; it must not block.
 
-    `record_unbilled` takes what an engine computed for nobody.
-
-    `targets_of` gives what a model's users may expect, None for a model that is gone.
+    `record_unbilled` takes what an engine computed for nobody. `targets_of` gives what a model's
+    users may expect, None for a model that is gone. `tracing` starts spans of requests.
     """
 
-    def __init__(
-        self,
-        *,
-        buckets: Buckets,
-        budgets: Budgets,
-        prices: PriceList,
-        estimator: Estimator,
-        metrics: Metrics,
-        targets_of: Callable[[str], Targets | None],
-        record: Record,
-        record_unbilled: Callable[[UnbilledAttempt], object],
-    ) -> None:
-        self.buckets = buckets
-        self.budgets = budgets
-        self.prices = prices
-        self.exact = ExactCounts()
-        self.estimator = estimator
-        self.metrics = metrics
-        self.targets_of = targets_of
-        self.record = record
-        self.record_unbilled = record_unbilled
-        self.tracing: Tracing | None = None
-        """Who starts spans of requests; None: nobody."""
-        self.open_count = 0
+    buckets: Buckets
+    budgets: Budgets
+    prices: PriceList
+    estimator: Estimator
+    metrics: Metrics
+    targets_of: Callable[[str], Targets | None]
+    record: Record
+    record_unbilled: Callable[[UnbilledAttempt], object]
+    exact: ExactCounts = field(default_factory=ExactCounts)
+    tracing: Tracing | None = None
+    open_count: int = 0
 
     def open(self, request: InferenceRequest, record: Record | None = None) -> Settlement:
-        """`record` takes a batch line's row, to write it with its result; it needs no bucket."""
+        """`record` takes a batch line's row, to write it with its result; it needs no bucket.
+
+        Who takes rows says of each whether it is `billed`.
+        """
         return Settlement(self, request, record)
+
+    def billed(self, row: UsageRow) -> None:
+        """A row is in the ledger, or on its way: it counts."""
+        tokens = row.prompt_tokens + row.completion_tokens
+        self.budgets.spend(row.team, tokens, row.cost_pico, row.ts_us)
+        count(row, self.metrics, self.targets_of(row.model))
+
+    def unbilled(self, attempt: UnbilledAttempt) -> None:
+        """What an engine computed for nobody, if it is anything."""
+        if tokens := attempt.prompt_tokens + attempt.completion_tokens:
+            self.record_unbilled(attempt)
+            self.metrics.unbilled_tokens[attempt.reason].inc(tokens)
 
 
 class Settlement:
@@ -280,10 +283,8 @@ class Settlement:
         return lambda: self._not_billed(lease, answer.bill(), "preempted")
 
     def _not_billed(self, lease: Lease, usage: Usage, reason: str) -> None:
-        if not usage.total_tokens:
-            return
         request = self._request
-        self._ledger.record_unbilled(
+        self._ledger.unbilled(
             UnbilledAttempt(
                 request_id=request.request_id,
                 ts_us=self._arrived_us,
@@ -296,7 +297,6 @@ class Settlement:
                 choices=request.choices,
             )
         )
-        self._ledger.metrics.unbilled_tokens[reason].inc(usage.total_tokens)
 
     def _name_the_end(self, error: BaseException | None) -> None:
         if isinstance(error, InferdError):
@@ -326,19 +326,24 @@ class Settlement:
             else:
                 self._reservation.release()  # refused or failed with nothing to show: free
         row = self._row()
-        ledger.budgets.spend(row.team, self._usage.total_tokens, row.cost_pico, row.ts_us)
-        (self._record or ledger.record)(row)
+        if self._record is None:
+            ledger.billed(row)
+            ledger.record(row)
+        else:
+            self._record(row)
         if self._span is not None:
             self._span.end(told(row), row.error_code)
-        count(row, ledger.metrics, ledger.targets_of(row.model))
         if self.workers_failed and self.attempts > 1:
             ledger.metrics.pool[row.pool].retries.inc()
-        usage = self._usage
+        self._learn()
+
+    def _learn(self) -> None:
+        ledger, usage, request = self._ledger, self._usage, self._request
         if usage.prompt_tokens and not usage.estimated:
             # Under the public name, as it is estimated: aliases and versions learn together.
-            ledger.estimator.learn(row.model, self._request.prompt_bytes, usage.prompt_tokens)
-            if self._request.counted and self._request.choices == 1:
-                ledger.exact.billed(self._request, usage.prompt_tokens)
+            ledger.estimator.learn(request.public_model, request.prompt_bytes, usage.prompt_tokens)
+            if request.counted and request.choices == 1:
+                ledger.exact.billed(request, usage.prompt_tokens)
 
     def _ttft_s(self) -> float | None:
         """Of a stream only: the one body of another answer says nothing of its first token."""

@@ -1,6 +1,6 @@
 -- Generated: the schema after the last migration. Never edited by hand; made with
 -- python -c 'from inferd.storage import migrate; migrate.write_schema()'
-PRAGMA user_version = 12;
+PRAGMA user_version = 13;
 
 CREATE TABLE keys (
     id TEXT PRIMARY KEY,
@@ -192,8 +192,6 @@ CREATE TABLE batches (
     completion_window TEXT NOT NULL,
     metadata TEXT,
     output_expires_s INTEGER,
-    idempotency_key TEXT,
-    request_hash TEXT NOT NULL,
     status TEXT NOT NULL,
     ending TEXT,
     errors TEXT,
@@ -225,9 +223,6 @@ CREATE TABLE batches (
 ) STRICT;
 
 CREATE INDEX batches_by_team ON batches (team, created_us);
-
-CREATE UNIQUE INDEX batches_by_idempotency_key ON batches (team, idempotency_key)
-WHERE idempotency_key IS NOT NULL;
 
 CREATE TABLE batch_lines (
     batch_id TEXT NOT NULL REFERENCES batches (id),

@@ -10,7 +10,7 @@ from inferd.api.error_body import render
 from inferd.api.inference_endpoint import InferenceEndpoint
 from inferd.api.request_record import RequestRecord
 from inferd.api.whole_answer import Collector, Normalise, WholeAnswer
-from inferd.batch.line import LineCall
+from inferd.batch.line import Bills, LineCall
 from inferd.clock import monotonic
 from inferd.dispatch import Dispatch
 from inferd.inference import Caller, Endpoint, InferenceRequest, Priority
@@ -21,7 +21,10 @@ FLEX: Final = "flex"
 class BatchLines:
     """Answers the lines of batches. Holds nothing of a line beyond its call."""
 
-    def __init__(self, endpoints: Iterable[InferenceEndpoint], dispatch: Dispatch) -> None:
+    def __init__(
+        self, endpoints: Iterable[InferenceEndpoint], dispatch: Dispatch, bills: Bills
+    ) -> None:
+        self.bills = bills
         self._endpoints = {one.operation.endpoint: one for one in endpoints}
         self._dispatch = dispatch
 

@@ -51,6 +51,7 @@ def make_runner(
         file_of=partial(file_rows.get, db),
         answer=lines.answer,
         render=lines.render,
+        bills=lines.bills,
         settings=lambda: config().batches,
         line_bytes_max=server.body_bytes_max,
         try_s=server.request_deadline_s,

@@ -5,7 +5,6 @@ What is wrong with a batch's file is told by the batch, not by its creation.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -22,12 +21,11 @@ from inferd.api.fields import (
     missing,
     not_supported_value,
     shown,
-    string,
     text,
     unknown,
 )
 from inferd.api.file_fields import life_s
-from inferd.api.headers import header
+from inferd.api.idempotency import idempotency_of
 from inferd.api.read_body import read_body
 from inferd.api.sampling import metadata
 from inferd.batch.jobs import JobState, new_batch_id, window_s
@@ -44,10 +42,8 @@ from inferd.storage.database import Database
 BODY_BYTES_MAX: Final = 65_536
 BODY_TIMEOUT_S: Final = 10.0
 ID_CHARS_MAX: Final = 128
-KEY_CHARS_MAX: Final = 255
 LIMIT_DEFAULT: Final = 20
 LIMIT_MAX: Final = 100
-IDEMPOTENCY_KEY: Final = b"idempotency-key"
 PATH: Final = "/v1/batches"
 
 
@@ -121,15 +117,13 @@ class BatchApi:
             completion_window=window,
             metadata=given.get("metadata"),
             output_expires_s=given.get("output_expires_after"),
-            idempotency_key=_idempotency_key(http),
-            request_hash=hashlib.sha256(
-                orjson.dumps(given, option=orjson.OPT_SORT_KEYS)
-            ).hexdigest(),
             status=JobState.VALIDATING.value,
             created_us=now_us,
             expires_us=now_us + window_s(window) * 1_000_000,
         )
-        return self._answer(await self._runner.create(row))
+        once = idempotency_of(http, caller.team, PATH)
+        claim = once.claim(given) if once is not None else None
+        return self._answer(await self._runner.create(row, claim))
 
     async def list(self, http: Request) -> Response:
         """The team's batches, newest first."""
@@ -240,13 +234,6 @@ def _fields(raw: bytes) -> dict[str, Any]:
         for name, rule in FIELDS.items()
         if given.get(name) is not None
     }
-
-
-def _idempotency_key(http: Request) -> str | None:
-    value = header(http.scope["headers"], IDEMPOTENCY_KEY)
-    if not value:
-        return None
-    return string(KEY_CHARS_MAX)(value.decode("latin-1"), "Idempotency-Key")
 
 
 def _limit(http: Request) -> int:

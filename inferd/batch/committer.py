@@ -33,6 +33,9 @@ class Committer:
         self._committed = committed
         self._waiting: list[tuple[Job, LineResult]] = []
         self._arrived = asyncio.Event()
+        self.written = asyncio.Event()
+        """Nothing waits."""
+        self.written.set()
 
     @property
     def waiting(self) -> int:
@@ -43,6 +46,7 @@ class Committer:
         """From here on they will be done, whoever is cancelled meanwhile."""
         self._waiting.extend((job, result) for result in results)
         self._arrived.set()
+        self.written.clear()
 
     async def run(self) -> None:
         """The service: ends by cancellation; what was not checkpointed is served again."""
@@ -60,6 +64,7 @@ class Committer:
             self._waiting = [pair for pair in self._waiting if id(pair[1]) not in taken]
             if not self._waiting:
                 self._arrived.clear()
+                self.written.set()
 
     async def _commit(self, job: Job, results: Sequence[LineResult]) -> None:
         row, spool = job.row, job.spool

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -24,6 +25,8 @@ from inferd.clock import monotonic, utc_now_us
 AHEAD: Final = 4
 READ_AGAIN_S: Final = 5.0
 """A disk that cannot be read is tried again."""
+WRITTEN_S_MAX: Final = 5.0
+"""Until the last results are on disk, when inferd stops."""
 
 _log: Final = logging.getLogger(__name__)
 
@@ -42,6 +45,7 @@ class Feeder:
         """Lines handed over and not placed yet, by model and team."""
         self.in_flight: Counter[str] = Counter()
         """By model."""
+        self._serving: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._stopped = False
 
@@ -58,6 +62,17 @@ class Feeder:
     def stop(self) -> None:
         """No more lines at all."""
         self._stopped = True
+
+    async def cut(self) -> None:
+        """End the lines in flight as if they had never begun; results that are there are kept."""
+        self.stop()
+        for task in self._serving:
+            task.cancel()
+        if self._serving:
+            await asyncio.wait(set(self._serving))
+        with suppress(TimeoutError):  # then they are served again
+            async with asyncio.timeout(WRITTEN_S_MAX):
+                await self._committer.written.wait()
 
     def wake(self) -> None:
         """Something may have changed."""
@@ -88,6 +103,7 @@ class Feeder:
                 self._waiting[out.who] += 1
                 self.in_flight[model] += 1
                 task = job.tasks[out.line.place] = lines.create_task(self._serve(out))
+                self._serving.add(task)
                 # Not in the task's own `finally`: one that is cancelled at once never gets there.
                 task.add_done_callback(partial(self._ended, out))
 
@@ -115,7 +131,7 @@ class Feeder:
             self._changed.set()
 
     def _ended(self, out: _Out, task: asyncio.Task[None]) -> None:
-        del task
+        self._serving.discard(task)
         self._placed(out)
         self.in_flight[out.who[0]] -= 1
         out.job.tasks.pop(out.line.place, None)

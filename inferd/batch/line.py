@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import orjson
 
@@ -32,6 +32,7 @@ from inferd.errors import (
     WorkerRejected,
 )
 from inferd.inference import Endpoint, Outcome, Priority
+from inferd.storage.unbilled import UnbilledAttempt
 from inferd.storage.usage import UsageRow
 
 WAITS: Final = (LimitError, NoWorker, Preempted, ShuttingDown, WorkerFull)
@@ -43,6 +44,10 @@ PAUSE_S_MAX: Final = 30.0
 BILL_S_MAX: Final = 3.0
 """An answer that was cut short tells its usage up to a second later."""
 OK: Final = 200
+CUT: Final = "cut"
+"""Why a try is not billed: nobody waited for it any more."""
+AGAIN: Final = "placed_again"
+"""Another try followed it."""
 
 _log: Final = logging.getLogger(__name__)
 
@@ -59,6 +64,14 @@ class LineCall:
     deadline: float
     placed: Callable[[], None]
     record: Callable[[UsageRow], None]
+
+
+class Bills(Protocol):
+    """Of each row that a try left, one is said: it is in the ledger, or it is not billed."""
+
+    def billed(self, row: UsageRow) -> None: ...
+
+    def unbilled(self, attempt: UnbilledAttempt) -> None: ...
 
 
 Answer = Callable[[LineCall], Awaitable[bytes]]
@@ -82,10 +95,13 @@ class LineLimits:
 class LineServer:
     """Serves lines through `answer`. Holds nothing of a line beyond its call."""
 
-    def __init__(self, answer: Answer, render: Render, limits: Callable[[], LineLimits]) -> None:
+    def __init__(
+        self, answer: Answer, render: Render, limits: Callable[[], LineLimits], bills: Bills
+    ) -> None:
         self._answer = answer
         self._render = render
         self._limits = limits
+        self._bills = bills
 
     async def serve(
         self, job: Job, line: Line, window_ends: float, placed: Callable[[], None]
@@ -100,10 +116,11 @@ class LineServer:
         request = orjson.loads(raw)
         one = _OneLine(self, job, line, request["custom_id"], orjson.dumps(request["body"]))
         del raw, request
-        while True:
-            result = await one.try_once(window_ends, placed)
-            if result is not None:
-                return result
+        with one:
+            while True:
+                result = await one.try_once(window_ends, placed)
+                if result is not None:
+                    return result
 
     def limits(self) -> LineLimits:
         return self._limits()
@@ -114,9 +131,24 @@ class LineServer:
     def render(self, error: BaseException, request_id: str) -> tuple[int, bytes]:
         return self._render(error, request_id)
 
+    def not_billed(self, row: UsageRow, reason: str) -> None:
+        self._bills.unbilled(
+            UnbilledAttempt(
+                request_id=row.request_id,
+                ts_us=row.ts_us,
+                worker=row.worker or "",
+                reason=reason,
+                prompt_tokens=row.prompt_tokens,
+                cached_tokens=row.cached_tokens,
+                completion_tokens=row.completion_tokens,
+                estimated=row.estimated,
+                choices=row.choices,
+            )
+        )
+
 
 class _OneLine:
-    """The tries of one line."""
+    """The tries of one line. A scope: a bill that its result does not take is nobody's."""
 
     def __init__(
         self, server: LineServer, job: Job, line: Line, custom_id: str, body: bytes
@@ -131,6 +163,16 @@ class _OneLine:
         self._pauses = 0
         self._row: UsageRow | None = None
         self._billed = asyncio.Event()
+        self._placed = False
+        self._over = False
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        self._over = True
+        if self._row is not None:
+            self._server.not_billed(self._row, CUT)
 
     async def try_once(self, window_ends: float, placed: Callable[[], None]) -> LineResult | None:
         """A result, or None after a pause if it should be tried again."""
@@ -138,6 +180,11 @@ class _OneLine:
         now = monotonic()
         if now >= window_ends:
             raise WindowOverError
+
+        def has_worker() -> None:
+            self._placed = True
+            placed()
+
         limits = self._server.limits()
         call = LineCall(
             team=self._job.row.team,
@@ -146,7 +193,7 @@ class _OneLine:
             request_id=self._request_id,
             body=self._body,
             deadline=min(now + limits.try_s, window_ends),
-            placed=placed,
+            placed=has_worker,
             record=partial(self._take_bill, billed),
         )
         try:
@@ -155,24 +202,33 @@ class _OneLine:
             await self._pause(error.retry_after_s, window_ends)
             return None
         except FINAL as error:
-            return self._failed(error)
+            return await self._failed(error)
         except DeadlineExceeded as error:
             return await self._too_late(error, window_ends, limits)
         except Exception as error:  # noqa: BLE001 - ends in the error file, as a 500
             if not isinstance(error, InferdError):
                 _log.exception("unexpected error in line %d of %s", self._line.number, self._job.id)
             return await self._attempt_failed(error, window_ends, limits)
-        assert self._row is not None, "an answer that is whole is billed"
-        return self._result(OK, body, failed=False, row=self._row)
+        return self._result(OK, body, failed=False, row=self._taken())
 
     def _next_bill(self) -> asyncio.Event:
-        self._row, self._billed = None, asyncio.Event()
+        if self._row is not None:
+            self._server.not_billed(self._row, AGAIN)
+        self._row, self._billed, self._placed = None, asyncio.Event(), False
         return self._billed
 
     def _take_bill(self, billed: asyncio.Event, row: UsageRow) -> None:
-        if billed is self._billed:  # not of an earlier try
+        if self._over or billed is not self._billed:
+            self._server.not_billed(row, CUT if self._over else AGAIN)
+        else:
             self._row = row
             billed.set()
+
+    def _taken(self) -> UsageRow:
+        """The last try's bill, which its result takes along."""
+        row, self._row = self._row, None
+        assert row is not None, "an answer that is whole is billed"
+        return row
 
     async def _too_late(
         self, error: DeadlineExceeded, window_ends: float, limits: LineLimits
@@ -188,7 +244,7 @@ class _OneLine:
             return None
         message = f"No worker answered within {limits.try_s:.0f} s."
         data = unserved(self._job.id, self._line, self._custom_id, "request_timeout", message)
-        return LineResult(self._line, data, failed=True, usage_row=row)
+        return LineResult(self._line, data, failed=True, usage_row=self._taken())
 
     async def _attempt_failed(
         self, error: Exception, window_ends: float, limits: LineLimits
@@ -197,7 +253,7 @@ class _OneLine:
         if self._attempts < limits.attempts_max:
             await self._pause(None, window_ends)
             return None
-        return self._failed(error)
+        return await self._failed(error)
 
     async def _bill(self) -> UsageRow | None:
         with contextlib.suppress(TimeoutError):
@@ -211,9 +267,10 @@ class _OneLine:
         pause_s = min(pause_s, PAUSE_S_MAX, max(0.0, window_ends - monotonic()))
         await asyncio.sleep(pause_s)
 
-    def _failed(self, error: Exception) -> LineResult:
+    async def _failed(self, error: Exception) -> LineResult:
         status, body = self._server.render(error, self._request_id)
-        row = self._row if self._row is not None else self._refused(error)
+        billed = await self._bill() if self._placed else self._row
+        row = self._taken() if billed is not None else self._refused(error)
         return self._result(status, body, failed=True, row=row)
 
     def _result(self, status: int, body: bytes, *, failed: bool, row: UsageRow) -> LineResult:

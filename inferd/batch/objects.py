@@ -285,13 +285,13 @@ class FileStore:
 
     async def expire(self) -> None:
         """Delete what has expired. Raises FileStoreError, StorageError."""
-        now_us = utc_now_us()
-        gone = await files.expire(self.db, now_us, EXPIRED_MAX, self._removed)
-        await self._discard(file.blobs for file in gone)
-        parts = await uploads.expire(self.db, now_us, EXPIRED_MAX, self._upload_expired)
-        await self._discard([part.blobs for part in parts])
-        if len(gone) == EXPIRED_MAX or len(parts) == EXPIRED_MAX:
-            await self.expire()
+        now_us, more = utc_now_us(), True
+        while more:
+            gone = await files.expire(self.db, now_us, EXPIRED_MAX, self._removed)
+            await self._discard(file.blobs for file in gone)
+            parts = await uploads.expire(self.db, now_us, EXPIRED_MAX, self._upload_expired)
+            await self._discard([part.blobs for part in parts])
+            more = EXPIRED_MAX in {len(gone), len(parts)}
 
     async def sweep(self) -> int:
         """Delete the objects that nothing refers to; how many. Raises FileStoreError."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from inferd.batch.committer import Committer
 from inferd.batch.feeder import Feeder
 from inferd.batch.job import Job, LineResult
 from inferd.batch.jobs import JobState, move
-from inferd.batch.line import Answer, LineLimits, LineServer, Render
+from inferd.batch.line import Answer, Bills, LineLimits, LineServer, Render
 from inferd.batch.lines import LineError, Rules
 from inferd.batch.outlook import Outlook
 from inferd.batch.results import Files, StoredFile, close_rest, recover, store_results
@@ -29,9 +30,10 @@ from inferd.config.batches import Batches
 from inferd.errors import Conflict, InferdError, QueueFull, StorageError
 from inferd.metrics import Metrics
 from inferd.routing.batch_speed import BatchSpeed
-from inferd.storage import batches
+from inferd.storage import batches, idempotency
 from inferd.storage.batches import BatchRow
-from inferd.storage.database import Database
+from inferd.storage.database import Cursor, Database
+from inferd.storage.idempotency import AlreadyMade, Claim
 
 AGAIN_S: Final = 5.0
 AGAIN_S_MAX: Final = 60.0
@@ -53,6 +55,7 @@ class Surroundings:
     """A team's file by its id; None for another's."""
     answer: Answer
     render: Render
+    bills: Bills
     settings: Callable[[], Batches]
     line_bytes_max: int
     try_s: float
@@ -71,11 +74,13 @@ class Runner:
         self._metrics = metrics
         self._around = around
         self._jobs: dict[str, Job] = {}
+        self._coming: Counter[str] = Counter()
+        """Batches of each team that are being written."""
         self._new: asyncio.Queue[Job] = asyncio.Queue()
         self._checks = asyncio.Semaphore(CHECKS_AT_ONCE)
         self._committer = Committer(db, self._committed)
         self._outlook = Outlook(self._jobs, around.speed_of)
-        server = LineServer(around.answer, around.render, self._limits)
+        server = LineServer(around.answer, around.render, self._limits, around.bills)
         self._feeder = Feeder(
             server, self._committer, lambda: around.settings().lines_in_flight_max
         )
@@ -103,39 +108,55 @@ class Runner:
                 group.create_task(self._live(await self._new.get()))
 
     def stop(self) -> None:
-        """No more lines: inferd is stopping. Those in flight may still end."""
+        """No more lines: inferd is stopping. Those in flight may still end, until `cut`."""
         self._feeder.stop()
+
+    async def cut(self) -> None:
+        """Before workers go: no line may take that for its own failure."""
+        await self._feeder.cut()
 
     def refresh_metrics(self) -> None:
         """Set the gauges that are cheaper to read than to keep."""
         for model, lines in self._feeder.in_flight.items():
             self._metrics.batch.in_flight[model].set(lines)
 
-    async def create(self, row: BatchRow) -> BatchRow:
-        """Take a new batch, or give back the one that its idempotency key has made.
+    async def create(self, row: BatchRow, claim: Claim | None = None) -> BatchRow:
+        """Take a new batch, or give back the one that `claim` has made before.
 
         Raises:
             QueueFull: the team has too many that are not finished.
             Conflict: the idempotency key was used for another request.
         """
+        full = self._full(row.team)
+
+        def before(cursor: Cursor) -> None:
+            if claim is not None:
+                idempotency.take(cursor, claim, row.id, row.created_us)
+            if full is not None:
+                raise full
+
+        self._coming[row.team] += 1
+        try:
+            return await batches.add(self._db, row, before, self._add)
+        except AlreadyMade as made:
+            found = await batches.get(self._db, row.team, made.object_id)
+            assert found is not None, "batches stay"
+            return found
+        finally:
+            self._coming[row.team] -= 1
+
+    def _full(self, team: str) -> QueueFull | None:
+        """Why the team may not have another batch."""
         unfinished_max = self._around.settings().unfinished_per_team_max
         jobs = (job.row for job in self._jobs.values())
-        mine = sum(one.team == row.team and not one.is_finished for one in jobs)
-        if mine >= unfinished_max:
-            raise QueueFull(
-                f"Team `{row.team}` has {mine} batches that are not finished; it may have"
-                f" {unfinished_max}. Wait for one to end, or cancel one.",
-                retry_after_s=FULL_RETRY_S,
-            )
-        kept = await batches.add(self._db, row)
-        if kept.id == row.id:
-            self._add(row)
-        elif kept.request_hash != row.request_hash:
-            raise Conflict(
-                "This Idempotency-Key was used for another batch already: take a new one.",
-                code="idempotency_key_in_use",
-            )
-        return kept
+        mine = sum(one.team == team and not one.is_finished for one in jobs) + self._coming[team]
+        if mine < unfinished_max:
+            return None
+        return QueueFull(
+            f"Team `{team}` has {mine} batches that are not finished; it may have"
+            f" {unfinished_max}. Wait for one to end, or cancel one.",
+            retry_after_s=FULL_RETRY_S,
+        )
 
     async def cancel(self, row: BatchRow) -> BatchRow:
         """Begin to cancel; again is the same as once. `row` is the batch as it is stored.
@@ -263,9 +284,8 @@ class Runner:
         return replace(report, errors=[error.as_json()], errors_total=1)
 
     async def _fail(self, job: Job, report: Report) -> None:
-        job.row = move(replace(job.row, errors=report.errors), JobState.FAILED, utc_now_us())
-        await batches.finish(self._db, job.row)
-        await asyncio.to_thread(job.spool.remove)
+        failed = replace(job.row, errors=report.errors)
+        await self._finish(job, move(failed, JobState.FAILED, utc_now_us()))
 
     async def _load(self, job: Job) -> bool:
         """Take up the checkpoint. False: its input is lost, here and in the store."""
@@ -316,13 +336,22 @@ class Runner:
             ending = JobState.EXPIRED if job.left else JobState.COMPLETED
             job.row = replace(move(row, JobState.FINALIZING, now_us), ending=ending.value)
             await batches.update(self._db, job.row)
+        if job.left and job.row.ending == JobState.COMPLETED:  # the disk had lost results
+            job.row = replace(job.row, ending=JobState.EXPIRED.value)
         if job.left:
             await close_rest(job, self._committer)
         await store_results(job, self._around.files, utc_now_us())
         assert job.row.ending is not None
-        # From here on it cannot be cancelled.
-        job.row = move(job.row, JobState(job.row.ending), utc_now_us())
-        await batches.finish(self._db, job.row)
+        await self._finish(job, move(job.row, JobState(job.row.ending), utc_now_us()))
+
+    async def _finish(self, job: Job, ended: BatchRow) -> None:
+        """From here on it cannot be cancelled, but if its end could not be written."""
+        before, job.row = job.row, ended
+        try:
+            await batches.finish(self._db, ended)
+        except StorageError:
+            job.row = before
+            raise
         await asyncio.to_thread(job.spool.remove)
 
     def _limits(self) -> LineLimits:
@@ -336,6 +365,7 @@ class Runner:
         counted.lines[job.row.team, "completed"].inc(len(results) - failed)
         for result in results:
             if (row := result.usage_row) is not None:
+                self._around.bills.billed(row)
                 counted.tokens[job.row.team, "prompt"].inc(row.prompt_tokens)
                 counted.tokens[job.row.team, "completion"].inc(row.completion_tokens)
         self._feeder.wake()
@@ -359,4 +389,7 @@ class Runner:
             _log.warning("%s should be done %.0f s after its window ends", row.id, late_s)
             self._metrics.batch.slipped.inc()
         job.row = replace(row, estimated_end_us=end_us)
-        await batches.update(self._db, job.row)
+        try:
+            await batches.update(self._db, job.row)
+        except StorageError as error:
+            _log.warning("%s: when it should be done was not written: %s", row.id, error)

@@ -6,7 +6,7 @@ here is awaited, so it outlives a power cut once it has returned.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any, Final
@@ -34,8 +34,6 @@ class BatchRow:
     completion_window: str
     metadata: dict[str, str] | None = None
     output_expires_s: int | None = None
-    idempotency_key: str | None = None
-    request_hash: str
     status: str
     ending: str | None = None
     errors: list[dict[str, Any]] | None = None
@@ -155,21 +153,20 @@ _summed: Final = attrgetter(*_SUMMED)
 _BILLED: Final = f"SELECT {', '.join(_SUMMED)} FROM requests WHERE request_id = ?"  # noqa: S608 - field names
 
 
-async def add(db: Database, row: BatchRow) -> BatchRow:
-    """Store a new batch, or give back the one that was made with its idempotency key before."""
+async def add(
+    db: Database,
+    row: BatchRow,
+    before: Callable[[Cursor], object],
+    committed: Callable[[BatchRow], None],
+) -> BatchRow:
+    """Store a new batch unless `before` raises, in the same transaction; see `Database.write`."""
 
     def write(cursor: Cursor) -> BatchRow:
-        if row.idempotency_key is not None:
-            cursor.execute(
-                f"{_SELECT} WHERE team = ? AND idempotency_key = ?",
-                (row.team, row.idempotency_key),
-            )
-            if (found := cursor.fetchone()) is not None:
-                return _row(found)
+        before(cursor)
         cursor.execute(_INSERT, _values(row))
         return row
 
-    return await db.write(write)
+    return await db.write(write, committed)
 
 
 async def update(db: Database, row: BatchRow) -> None:

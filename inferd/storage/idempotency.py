@@ -22,6 +22,7 @@ WHERE team = :team AND path = :path AND key = :key AND (
     EXISTS (SELECT 1 FROM files WHERE id = known.object_id
             AND (expires_us IS NULL OR expires_us > :now_us))
     OR EXISTS (SELECT 1 FROM uploads WHERE id = known.object_id)
+    OR EXISTS (SELECT 1 FROM batches WHERE id = known.object_id)
 )
 """
 

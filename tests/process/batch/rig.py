@@ -31,6 +31,7 @@ from inferd.metrics import Metrics
 from inferd.storage import batches, usage
 from inferd.storage.batches import BatchRow
 from inferd.storage.database import Cursor, Database
+from inferd.storage.idempotency import Claim
 from inferd.storage.usage import UsageFilter, UsageRow
 from inferd.upstream.answer import chat_answer
 from tests.fakes.running_database import running
@@ -107,7 +108,13 @@ class Rig:
     """Tries of lines, by their messages' text."""
 
     async def create(
-        self, data: bytes, *, window_s: float = 86_400.0, endpoint: str = CHAT, **more: Any
+        self,
+        data: bytes,
+        *,
+        window_s: float = 86_400.0,
+        endpoint: str = CHAT,
+        claim: Claim | None = None,
+        **more: Any,
     ) -> BatchRow:
         now_us = utc_now_us()
         row = BatchRow(
@@ -117,13 +124,12 @@ class Rig:
             endpoint=endpoint,
             input_file_id=more.pop("input_file_id", None) or self.files.put(data),
             completion_window="24h",
-            request_hash="",
             status=JobState.VALIDATING.value,
             created_us=now_us,
             expires_us=now_us + round(window_s * 1e6),
             **more,
         )
-        return await self.runner.create(row)
+        return await self.runner.create(row, claim)
 
     async def stop(self) -> None:
         """As a kill does it: at once, and nothing that was not on disk is written any more."""
@@ -239,6 +245,7 @@ async def rig(
             file_of=files.find,
             answer=answer,
             render=BatchLines.render,
+            bills=path.ledger,
             settings=lambda: settings[0],
             line_bytes_max=65_536,
             try_s=try_s,

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from inferd.batch.jobs import new_batch_id
 from inferd.config.batches import Batches
 from inferd.errors import (
     Conflict,
@@ -20,8 +19,9 @@ from inferd.errors import (
     WorkerUnreachable,
 )
 from inferd.inference import Priority
+from inferd.storage.idempotency import Claim
 from tests.paths.data_path import CollectedStream
-from tests.process.batch.rig import encoded, line, lines, rig
+from tests.process.batch.rig import TEAM, encoded, line, lines, rig
 
 pytestmark = pytest.mark.real_time
 
@@ -175,12 +175,22 @@ async def test_a_store_that_fails_is_asked_again(
 
 
 async def test_an_idempotency_key_makes_one_batch(tmp_path: Path) -> None:
-    async with rig(tmp_path) as one:
-        first = await one.create(lines(1), idempotency_key="k")
-        again = await one.runner.create(replace(first, id=new_batch_id()))
-        assert again.id == first.id
+    limits = Batches(unfinished_per_team_max=1)
+    async with rig(tmp_path, token_s=0.05, limits=limits) as one:
+        claim = Claim(TEAM, "/v1/batches", "k", "asked")
+        first = await one.create(lines(20), claim=claim)
+        again = await one.create(b"", claim=claim, input_file_id=first.input_file_id)
+        assert again.id == first.id, "although no other one has room"
         with pytest.raises(Conflict, match="Idempotency-Key"):
-            await one.runner.create(replace(first, id=new_batch_id(), request_hash="other"))
+            await one.create(lines(1), claim=replace(claim, digest="other"))
+
+
+async def test_many_at_once_are_not_more_than_a_team_may_have(tmp_path: Path) -> None:
+    async with rig(tmp_path, limits=Batches(unfinished_per_team_max=3)) as one:
+        made = await asyncio.gather(
+            *(one.create(lines(1)) for _ in range(9)), return_exceptions=True
+        )
+    assert sum(isinstance(each, QueueFull) for each in made) == 6
 
 
 async def test_a_team_has_only_so_many(tmp_path: Path) -> None:
