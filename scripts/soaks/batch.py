@@ -31,8 +31,8 @@ from inferd.clock import monotonic
 from scripts.soaks.batch_node import BatchNode, tool_lines
 from scripts.soaks.chaos_node import chaos_node
 
-INFERD, POWER, WORKER = "inferd", "power", "worker"
-"""What is ended: inferd alone, everything with what was not synced, one worker."""
+INFERD, POWER, WORKER, STOP = "inferd", "power", "worker", "stop"
+"""What is ended: inferd alone, everything with what was not synced, one worker; inferd as asked."""
 QUESTION = "What is the capital of France?"
 ASKED_IDLE = 12
 ASK_EVERY_S = 2.0
@@ -98,7 +98,10 @@ class BatchRun:
             await self._node.kill_worker(self._chance)
             return
         self.outcome.killed_in[self._status] += 1
-        if act == POWER:
+        if act == STOP:
+            if code := await self._node.stop():
+                self.outcome.problems.append(f"inferd stopped with code {code}")
+        elif act == POWER:
             self.outcome.cuts.append(await self._node.cut_power(self._chance))
         else:
             await self._node.kill()
@@ -116,7 +119,7 @@ class BatchRun:
                 "completion_window": "24h",
             }
             self._batch_id = (await client.create(asked))["id"]
-        await asyncio.to_thread(self._node.remember)
+        await asyncio.to_thread(self._node.log.answered)
 
     async def _look(self) -> str:
         async with connected(self._node.base_url, self._node.key) as client:
@@ -222,7 +225,8 @@ def _bare(line: dict[str, Any]) -> str:
 def acts_of(args: argparse.Namespace, chance: random.Random) -> list[str]:
     """What is done in one run: `kills` ends of inferd, power cuts among them, and of workers."""
     inferd = args.kills - args.power_cuts
-    acts = [INFERD] * inferd + [POWER] * args.power_cuts + [WORKER] * args.worker_kills
+    acts = [INFERD] * inferd + [POWER] * args.power_cuts
+    acts += [WORKER] * args.worker_kills + [STOP] * args.stops
     chance.shuffle(acts)
     return acts
 
@@ -288,6 +292,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=10, help="of inferd, in each run")
     parser.add_argument("--power-cuts", type=int, help="of these; default: 3, 0 on the real engine")
     parser.add_argument("--worker-kills", type=int, default=2, help="besides, in each run")
+    parser.add_argument("--stops", type=int, default=1, help="SIGTERM to inferd, besides")
     parser.add_argument("--workers", type=int, help="default: 2, 1 on the real engine")
     parser.add_argument("--lines", type=int, default=200)
     parser.add_argument("--within", type=float, help="seconds from a start to the next kill")

@@ -11,9 +11,9 @@ import json
 import os
 import random
 import signal
-import struct
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ import aiohttp
 from inferd.storage.usage import UsageRow
 from scripts.soaks.chaos_node import ChaosNode
 from tests.fakes.engines import DEMO_MODEL, ENGINE_ENVIRONMENT, REPOSITORY
+from tests.fakes.power_cut import Log
 from tests.fakes.served import DUMMY_ARGS
 
 TEAM: Final = "search"
@@ -72,13 +73,6 @@ restarts_per_hour_max = 1_000
 [[teams]]
 name = "search"
 """
-WAL_HEADER_BYTES: Final = 32
-FRAME_HEADER_BYTES: Final = 24
-PAGE_BYTES: Final = 4_096
-SALTS: Final = slice(16, 24)
-"""In the log's header: they change whenever the log begins anew."""
-COPIED_AT: Final = 128
-"""In the shared index: how many frames a checkpoint has begun to copy to the database file."""
 
 
 @dataclass
@@ -87,8 +81,11 @@ class BatchNode(ChaosNode):
 
     random_weights: bool = False
     """The real engine with two layers of whatever, which is quick."""
-    known: tuple[bytes, int] = (b"", 0)
-    """Salts and size of the log when the batch was answered for."""
+
+    @cached_property
+    def log(self) -> Log:
+        """Of its database."""
+        return Log(self.folder / "state" / "inferd.db")
 
     @property
     def base_url(self) -> str:
@@ -150,46 +147,21 @@ class BatchNode(ChaosNode):
                     os.kill(pid, signal.SIGKILL)
             await asyncio.sleep(LOOK_S)
 
-    def remember(self) -> None:
-        """The batch is answered for: from now on it must not be lost."""
-        with self._wal.open("rb") as file:
-            header = file.read(WAL_HEADER_BYTES)
-        self.known = (header[SALTS], self._wal.stat().st_size)
-
     def rows_of_batch(self) -> dict[str, UsageRow]:
         """The ledger's rows of lines, by request id."""
         found = [row for row in self.rows() if "batch_req" in row.request_id]
         assert len({row.request_id for row in found}) == len(found), "a line is billed twice"
         return {row.request_id: row for row in found}
 
-    @property
-    def _wal(self) -> Path:
-        return self.folder / "state" / "inferd.db-wal"
-
     def _cut_files(self, chance: random.Random) -> list[str]:
-        cut = []
-        if (size := self._wal.stat().st_size) > (least := self._wal_least()):
-            end = chance.randint(least, size)
-            os.truncate(self._wal, end)
-            cut.append(f"log {size} to {end}")
-        self._wal.with_name("inferd.db-shm").unlink()  # it lives in memory
+        cut = [told] if (told := self.log.cut(chance)) else []
         spools = sorted((self.folder / "state" / "batches").glob("*/*"))
         for path in chance.sample(spools, chance.randint(0, len(spools))):
             size = path.stat().st_size
             end = chance.randint(0, size)
             os.truncate(path, end)
-            cut.append(f"{path.name} {size} to {end}")
+            cut.append(f"{path.name}: {size} to {end}")
         return cut
-
-    def _wal_least(self) -> int:
-        """The database file relies on what a checkpoint has copied; that was synced before."""
-        salts, size = self.known
-        with self._wal.open("rb") as file:
-            header = file.read(WAL_HEADER_BYTES)
-        shared = self._wal.with_name("inferd.db-shm").read_bytes()
-        (copied,) = struct.unpack_from("=I", shared, COPIED_AT)
-        relied_on = WAL_HEADER_BYTES + copied * (FRAME_HEADER_BYTES + PAGE_BYTES) if copied else 0
-        return max(relied_on, size if header[SALTS] == salts else 0)
 
     def _living(self) -> list[int]:
         """Processes whose working folder is this one or inside of it."""

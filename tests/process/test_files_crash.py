@@ -6,7 +6,7 @@ import asyncio
 import io
 import random
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import pytest
 
 from inferd.storage.object_store import SEGMENT_BYTES
 from tests.fakes.inferd_process import Folder
+from tests.fakes.power_cut import Log
 from tests.http.test_files import (
     FORM,
     LINE,
@@ -42,8 +43,9 @@ def objects(folder: Folder) -> list[str]:
 class Client:
     """Uploads and deletes; knows which files it was told are there and which are gone."""
 
-    def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
+    def __init__(self, http: aiohttp.ClientSession, url: str, answered: Callable[[], None]) -> None:
         self.http = http
+        self.answered = answered
         self.url = f"{url}/files"
         self.uploaded = asyncio.Event()
         self.there: set[str] = set()
@@ -61,6 +63,7 @@ class Client:
                     told = await answer.json()
                     assert answer.status == 200, told
                     self.there.add(told["id"])
+                    self.answered()
                     self.uploaded.set()
                 if len(self.there) > 2:
                     await self._delete(min(self.there))
@@ -72,6 +75,7 @@ class Client:
         self.deleting.add(file_id)
         async with self.http.delete(f"{self.url}/{file_id}") as answer:
             assert answer.status == 200
+        self.answered()
         self.gone.add(file_id)
 
     async def check(self) -> set[str]:
@@ -87,14 +91,19 @@ class Client:
         return listed
 
 
-async def test_kills_leave_no_row_without_bytes_and_no_bytes_without_a_row(tmp_path: Path) -> None:
+@pytest.mark.parametrize("power_fails", [False, True])
+async def test_kills_leave_no_row_without_bytes_and_no_bytes_without_a_row(
+    tmp_path: Path, *, power_fails: bool
+) -> None:
     folder = Folder(tmp_path)
     folder.attach("http://127.0.0.1:9")
     folder.config.write_text(folder.config.read_text() + '\n[files]\nstore = "files"\n')
     rng = random.Random(7)
     key = await folder.key()
+    log = Log(folder.state / "inferd.db")
+    cuts = []
     async with aiohttp.ClientSession(headers={"authorization": f"Bearer {key}"}) as http:
-        client = Client(http, folder.base_url)
+        client = Client(http, folder.base_url, log.answered)
         for _ in range(KILLS):
             async with folder.serving() as serving:
                 await client.check()
@@ -105,6 +114,8 @@ async def test_kills_leave_no_row_without_bytes_and_no_bytes_without_a_row(tmp_p
                     await client.uploaded.wait()
                     await asyncio.sleep(rng.uniform(0.0, 0.3))
                     serving.process.kill()
+            if power_fails:
+                cuts.append(log.cut(rng))
         async with folder.serving():
             listed = await client.check()
             assert listed
@@ -112,6 +123,7 @@ async def test_kills_leave_no_row_without_bytes_and_no_bytes_without_a_row(tmp_p
                 while len(objects(folder)) != 2 * len(listed):  # noqa: ASYNC110 - another process
                     await asyncio.sleep(0.05)
             assert not any("#" in name for name in objects(folder))
+    assert any(cuts) == power_fails
 
 
 async def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:

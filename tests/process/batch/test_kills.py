@@ -18,6 +18,7 @@ async def test_every_line_ends_once_whatever_is_killed(tmp_path: Path) -> None:
         kills=3,
         power_cuts=1,
         worker_kills=1,
+        stops=1,
         workers=2,
         lines=120,
         within=0.3,
@@ -32,4 +33,4 @@ async def test_every_line_ends_once_whatever_is_killed(tmp_path: Path) -> None:
     )
     outcomes = await all_runs(args, tmp_path)
     assert [outcome.problems for outcome in outcomes] == [[], []]
-    assert outcomes[1].acts == {"inferd": 2, "power": 1, "worker": 1}
+    assert outcomes[1].acts == {"inferd": 2, "power": 1, "worker": 1, "stop": 1}
