@@ -32,6 +32,11 @@ class Log:
         """Something was answered for: all that is in the log by now stays."""
         self._answered = (self._salts(), self._log.stat().st_size)
 
+    @property
+    def is_ahead(self) -> bool:
+        """Something is in the log that may still be lost."""
+        return self._answered != (self._salts(), self._log.stat().st_size)
+
     def cut(self, chance: random.Random) -> str | None:
         """Nobody runs: let it end anywhere that is allowed. What was cut, in words."""
         if not self._log.exists():  # the last one closed it

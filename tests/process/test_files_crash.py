@@ -113,6 +113,8 @@ async def test_kills_leave_no_row_without_bytes_and_no_bytes_without_a_row(
                     client.uploaded.clear()
                     await client.uploaded.wait()
                     await asyncio.sleep(rng.uniform(0.0, 0.3))
+                    while power_fails and not log.is_ahead:  # noqa: ASYNC110 - another process
+                        await asyncio.sleep(0)
                     serving.process.kill()
             if power_fails:
                 cuts.append(log.cut(rng))
