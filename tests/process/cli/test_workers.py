@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from tests.fakes.inferd_process import Folder
@@ -44,6 +48,58 @@ async def test_a_worker_is_shown_drained_and_started_again(tmp_path: Path) -> No
         wrong = await folder.run("workers", "drain", "chat-1-1", "--within", "soon")
         assert wrong.code == 2
         await serving.stop()
+
+
+@pytest.mark.real_time(timeout_s=60)
+async def test_what_a_drain_does_not_wait_for_is_told_and_billed_so_far(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    folder.spawn(speed=1.0)
+    patient = "output_tokens_max = 256\nqueue = { refuse_late = false }"
+    text = folder.config.read_text()
+    folder.config.write_text(text.replace("output_tokens_max = 256", patient))
+    headers = {"Authorization": f"Bearer {await folder.key()}"}
+    url = f"{folder.base_url}/chat/completions"
+    body = {
+        "model": "chat",
+        "messages": [{"role": "user", "content": "Tell me a long story."}],
+        "max_tokens": 256,
+        "ignore_eos": True,
+    }
+
+    async with folder.serving() as serving, aiohttp.ClientSession() as http:
+        await serving.until("is ready after")
+
+        async def whole() -> tuple[int, str]:
+            async with http.post(url, json=body, headers=headers) as answer:
+                return answer.status, await answer.text()
+
+        async with (
+            asyncio.TaskGroup() as group,
+            http.post(url, json={**body, "stream": True}, headers=headers) as stream,
+        ):
+            asked = group.create_task(whole())
+            assert (await stream.content.readline()).startswith(b"data: ")
+            while (
+                json.loads((await folder.run("status", "--json")).out)["pools"][0]["workers"][0][
+                    "inflight"
+                ]
+                < 2
+            ):
+                pass
+            assert (await folder.run("workers", "drain", "chat-1-1", "--within", "1s")).code == 0
+            told = (await stream.text()).strip().splitlines()[-1]
+        error = json.loads(told.removeprefix("data: "))["error"]
+        status, answer = asked.result()
+        assert status == 503, answer
+        assert json.loads(answer)["error"]["code"] == error["code"] == "worker_unavailable"
+        assert 0 < error["usage"]["completion_tokens"] < 256
+        await serving.until("has stopped")
+        await serving.stop()
+    with closing(sqlite3.connect(f"file:{folder.state / 'inferd.db'}?mode=ro", uri=True)) as ledger:
+        billed = ledger.execute(
+            "SELECT outcome, completion_tokens FROM requests WHERE team = 'search' AND stream"
+        ).fetchall()
+    assert billed == [("failed", error["usage"]["completion_tokens"])]
 
 
 @pytest.mark.real_time(timeout_s=60)
