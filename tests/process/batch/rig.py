@@ -54,6 +54,7 @@ class LocalFiles:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.broken: Exception | None = None
+        self.broken_for_results: Exception | None = None
         folder.mkdir(exist_ok=True)
 
     def put(self, data: bytes, purpose: str = "batch") -> str:
@@ -82,8 +83,8 @@ class LocalFiles:
         also: Callable[[Cursor, Any], object] | None = None,
     ) -> LocalFile:
         del team, filename, expires_us
-        if self.broken is not None:
-            raise self.broken
+        if broken := self.broken or self.broken_for_results:
+            raise broken
         data = await asyncio.to_thread(path.read_bytes)
         file = LocalFile(self.put(data, purpose), purpose)
         assert also is not None
@@ -136,6 +137,12 @@ class Rig:
         self.service.cancel()
         await asyncio.wait([self.service])
         await self.db.flush()
+
+    async def until_answering(self) -> None:
+        """Until lines are with a worker."""
+        async with asyncio.timeout(LIVES_S):
+            while not self.path.dispatch.in_flight:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
 
     async def row(self, batch_id: str) -> BatchRow:
         row = await batches.get(self.db, TEAM, batch_id)

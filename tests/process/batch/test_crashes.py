@@ -10,11 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from inferd.clock import utc_now_us
+from inferd.config.batches import Batches
+from inferd.errors import StorageError, WorkerUnreachable
 from inferd.storage import batches
+from inferd.storage.database import Database
+from tests.fakes.running_database import running
 from tests.process.batch.rig import TEAM, Rig, lines, rig
 
 pytestmark = pytest.mark.real_time(timeout_s=120)
 CUTS = 8
+_END_WINDOWS = "UPDATE batches SET expires_us = ?"
 
 
 async def finished(one: Rig, batch_id: str, count: int) -> None:
@@ -86,3 +92,42 @@ async def test_what_is_behind_the_checkpoint_is_cut_off(tmp_path: Path) -> None:
     (spool / "errors.jsonl").write_bytes(b'{"never": "counted"}\n')
     async with rig(tmp_path) as one:
         await finished(one, created.id, 40)
+
+
+async def test_results_are_lost_and_the_window_ends(tmp_path: Path) -> None:
+    """All was done, and none of it is left when there is no time to do it again."""
+    async with rig(tmp_path) as one:
+        created = await one.create(lines(20))
+        one.files.broken_for_results = StorageError("The store is full.")
+        await one.until(created.id, lambda row: row.status == "finalizing")
+        await one.stop()
+    os.truncate(tmp_path / "batches" / created.id / "output.jsonl", 100)
+    ended_us = utc_now_us()
+    async with running(Database.open(tmp_path / "inferd.db")) as db:
+        await db.write(
+            lambda cursor: cursor.execute("UPDATE batches SET expires_us = ?", (ended_us,))
+        )
+    async with rig(tmp_path) as one:
+        row = await one.ended(created.id)
+        errors = one.lines_of(row.error_file_id)
+    assert (row.status, row.failed, row.output_file_id) == ("expired", 20, None)
+    assert {line["error"]["code"] for line in errors} == {"batch_expired"}
+
+
+async def test_a_stop_is_no_attempt(tmp_path: Path) -> None:
+    """Workers go right after the lines in flight are cut: no line may end for that."""
+    limits = Batches(attempts_max=1)
+    async with rig(tmp_path, token_s=0.02, limits=limits) as one:
+        created = await one.create(lines(40))
+        await one.until(created.id, lambda row: row.completed >= 8)
+        one.runner.stop()
+        await one.runner.cut()
+        for worker in one.path.workers.values():
+            worker.client.fail_all(WorkerUnreachable("It is gone."))
+        await asyncio.sleep(0.1)
+        await one.stop()
+        before = await one.row(created.id)
+        assert (before.status, before.failed) == ("in_progress", 0)
+    async with rig(tmp_path, limits=limits) as one:
+        await finished(one, created.id, 40)
+        assert sum(one.calls.values()) == 40 - before.completed

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from inferd.clock import utc_now_us
 from inferd.config.batches import Batches
 from inferd.errors import (
     Conflict,
@@ -19,6 +20,9 @@ from inferd.errors import (
     WorkerUnreachable,
 )
 from inferd.inference import Priority
+from inferd.storage import batches
+from inferd.storage.batches import BatchRow
+from inferd.storage.database import Database
 from inferd.storage.idempotency import Claim
 from tests.paths.data_path import CollectedStream
 from tests.process.batch.rig import TEAM, encoded, line, lines, rig
@@ -241,3 +245,42 @@ async def test_interactive_requests_go_first(tmp_path: Path) -> None:
         row = await one.ended(created.id)
         await one.results(row)
     assert (row.status, row.failed) == ("completed", 0)
+
+
+async def test_what_is_not_billed_is_not_spent(tmp_path: Path) -> None:
+    """Lines are cut by a cancellation: neither the ledger nor the budget has their tokens."""
+    async with rig(tmp_path, token_s=0.05, limits=Batches(cancel_grace_s=0.01)) as one:
+        created = await one.create(lines(40))
+        await one.until(created.id, lambda row: row.completed >= 4)
+        await one.until_answering()
+        await one.runner.cancel(await one.row(created.id))
+        row = await one.ended(created.id)
+        assert row.failed
+        async with asyncio.timeout(5):
+            while one.path.ledger.open_count:  # noqa: ASYNC110 - bills come a little later
+                await asyncio.sleep(0.01)
+        (spent,) = one.path.budgets.snapshot(utc_now_us())
+        billed = await one.ledger()
+    assert spent.tokens == row.prompt_tokens + row.completion_tokens
+    assert spent.tokens == sum(bill.prompt_tokens + bill.completion_tokens for bill in billed)
+    assert {attempt.reason for attempt in one.path.unbilled} == {"cut"}
+    assert all(attempt.prompt_tokens for attempt in one.path.unbilled)
+
+
+async def test_an_end_that_cannot_be_written_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inferd.batch.runner.AGAIN_S", 0.01)
+    finish, refusals = batches.finish, [StorageError("The disk is full.")]
+
+    async def full_once(db: Database, row: BatchRow) -> BatchRow:
+        if refusals:
+            raise refusals.pop()
+        return await finish(db, row)
+
+    monkeypatch.setattr(batches, "finish", full_once)
+    async with rig(tmp_path) as one:
+        row = await one.ended((await one.create(lines(5))).id)
+        output, _ = await one.results(row)
+    assert (row.status, len(output), refusals) == ("completed", 5, [])
+    assert not list((tmp_path / "batches").iterdir())
