@@ -1,9 +1,9 @@
-"""What a large upload costs: memory, time for others, time and CPU, beside a plain write.
+"""What a large file costs: memory, time for others, time and CPU, beside a plain write.
 
-An `inferd serve` without workers takes one file of 200 MB as a form without a length, as the
-JavaScript SDK sends it, and gives it back. Meanwhile another connection asks for /healthz in a
-row: what it waits, without what anybody waited for a processor, is a stall of the event loop. Exits
-with 1 if a budget is broken.
+An `inferd serve` without workers takes one file of 50,000 lines and 200 MB as a form without a
+length, as the JavaScript SDK sends it, gives it back and checks it as a batch. Meanwhile another
+connection asks for /healthz in a row: what it waits, without what anybody waited for a processor,
+is a stall of the event loop. Exits with 1 if a budget is broken.
 """
 
 from __future__ import annotations
@@ -18,23 +18,33 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from tests.fakes.engines import free_port
 
 INFERD = str(Path(sys.executable).parent / "inferd")
-LINE = b'{"custom_id":"%09d","method":"POST","url":"/v1/chat/completions","body":{"p":"%b"}}\n'
+LINE = (
+    b'{"custom_id":"%09d","method":"POST","url":"/v1/chat/completions","body":{"model":"chat",'
+    b'"messages":[{"role":"user","content":"%b"}]}}\n'
+)
+LINE_BYTES = 4_194
+TEXT = b"x" * (LINE_BYTES - len(LINE % (0, b"")))
+LINES = 50_000
+LINES_AT_ONCE = 1_000
 PIECE = 262_144
 MEGABYTE = 1_048_576
+LOOK_S = 0.05
 START_S = 0.5
 """Until the asker asks."""
 _SPAWNING = multiprocessing.get_context("spawn")
 BUDGET_MEMORY_MB = 64.0
 BUDGET_STALL_MS = 20.0
+BUDGET_VALIDATION_S = 10.0
 CONFIG = """
 [server]
 listen = "127.0.0.1:{public}"
@@ -71,21 +81,19 @@ class Cost(NamedTuple):
     stall_max_ms: float
 
 
-def pieces(size: int) -> Iterator[bytes]:
-    """JSON lines of `size` bytes together."""
-    lines = b"".join(LINE % (at, b"x" * 400) for at in range(2_000))
-    left = size
-    while left:
-        data = lines[: min(left, len(lines))]
-        left -= len(data)
+def pieces(lines: int) -> Iterator[bytes]:
+    """A batch of so many lines."""
+    for begin in range(0, lines, LINES_AT_ONCE):
+        numbers = range(begin, min(begin + LINES_AT_ONCE, lines))
+        data = b"".join(LINE % (number, TEXT) for number in numbers)
         for at in range(0, len(data), PIECE):
             yield data[at : at + PIECE]
 
 
-def form(size: int) -> Iterator[bytes]:
+def form(lines: int) -> Iterator[bytes]:
     head = b'--b\r\nContent-Disposition: form-data; name="%b"%b\r\n\r\n'
     yield head % (b"file", b'; filename="bench.jsonl"')
-    yield from pieces(size)
+    yield from pieces(lines)
     yield b"\r\n" + head % (b"purpose", b"") + b"batch\r\n--b--\r\n"
 
 
@@ -172,25 +180,54 @@ class Server:
             stall_max_ms=waits_ms[-1],
         )
 
-    def upload(self, size: int) -> str:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port)
+    def upload(self, lines: int) -> str:
         kind = {"Content-Type": "multipart/form-data; boundary=b"}
-        headers = {**self.headers, **kind}
-        connection.request("POST", "/v1/files", form(size), headers, encode_chunked=True)
-        answer = json.loads(connection.getresponse().read())
-        connection.close()
-        assert answer.get("bytes") == size, answer
+        answer = self._ask("POST", "/v1/files", form(lines), kind)
+        assert answer.get("bytes") == lines * LINE_BYTES, answer
         return str(answer["id"])
 
-    def download(self, file_id: str, size: int) -> None:
+    def download(self, file_id: str, lines: int) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", self.port)
         connection.request("GET", f"/v1/files/{file_id}/content", headers=self.headers)
         answer = connection.getresponse()
-        left = size
+        left = lines * LINE_BYTES
         while data := answer.read(PIECE):
             left -= len(data)
         connection.close()
         assert not left, f"{left} bytes are missing"
+
+    def validate(self, file_id: str, lines: int) -> None:
+        """A batch is made of the file, and its lines begin."""
+        asked = {
+            "input_file_id": file_id,
+            "endpoint": "/v1/chat/completions",
+            "completion_window": "24h",
+        }
+        batch = self._ask("POST", "/v1/batches", json.dumps(asked).encode())
+        while batch["status"] == "validating":
+            time.sleep(LOOK_S)
+            batch = self._ask("GET", f"/v1/batches/{batch['id']}")
+        assert batch["status"] == "in_progress", batch
+        assert batch["request_counts"]["total"] == lines, batch
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes | Iterator[bytes] | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> dict[str, Any]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port)
+        connection.request(
+            method,
+            path,
+            body,
+            {**self.headers, **headers},
+            encode_chunked=not isinstance(body, bytes | None),
+        )
+        answer: dict[str, Any] = json.loads(connection.getresponse().read())
+        connection.close()
+        return answer
 
     def _held_mb(self, name: str) -> float:
         for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
@@ -208,29 +245,30 @@ def tail(waits_ms: list[float]) -> float:
     return waits_ms[int(len(waits_ms) * 0.999)]
 
 
-def plain_write_s(folder: Path, size: int) -> float:
+def plain_write_s(folder: Path, lines: int) -> float:
     """The same bytes into a file, and onto the disk."""
     began = time.perf_counter()
     with (folder / "plain").open("wb") as plain:
-        for data in pieces(size):
+        for data in pieces(lines):
             plain.write(data)
         plain.flush()
         os.fsync(plain.fileno())
     return time.perf_counter() - began
 
 
-def measure(folder: Path, size: int) -> tuple[dict[str, Cost], float]:
-    plain_s = plain_write_s(folder, size)
+def measure(folder: Path, lines: int) -> tuple[dict[str, Cost], float]:
+    plain_s = plain_write_s(folder, lines)
     server = Server(folder)
     try:
         ids: list[str] = []
-        server.upload(MEGABYTE)  # what is made once and kept is no part of a file's cost
-        up = server.cost(lambda: ids.append(server.upload(size)))
-        down = server.cost(lambda: server.download(ids[0], size))
+        server.upload(LINES_AT_ONCE)  # what is made once and kept is no part of a file's cost
+        up = server.cost(lambda: ids.append(server.upload(lines)))
+        down = server.cost(lambda: server.download(ids[0], lines))
+        check = server.cost(lambda: server.validate(ids[0], lines))
     finally:
         server.process.terminate()
         server.process.wait()
-    return {"upload": up, "download": down}, plain_s
+    return {"upload": up, "download": down, "validate": check}, plain_s
 
 
 def broken(costs: dict[str, Cost]) -> list[str]:
@@ -240,22 +278,28 @@ def broken(costs: dict[str, Cost]) -> list[str]:
             found.append(f"{name}: {cost.memory_mb:.0f} MB of memory, above {BUDGET_MEMORY_MB:.0f}")
         if cost.stall_ms > BUDGET_STALL_MS:
             found.append(f"{name}: stalls of {cost.stall_ms:.0f} ms, above {BUDGET_STALL_MS:.0f}")
+    if (took_s := costs["validate"].wall_s) > BUDGET_VALIDATION_S:
+        found.append(f"validate: {took_s:.1f} s, above {BUDGET_VALIDATION_S:.0f}")
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="figures for a program")
-    parser.add_argument("--megabytes", type=int, default=200, help="size of the file")
+    parser.add_argument("--lines", type=int, default=LINES, help=f"each of {LINE_BYTES} bytes")
     arguments = parser.parse_args()
-    size = arguments.megabytes * MEGABYTE
+    megabytes = arguments.lines * LINE_BYTES / MEGABYTE
     with tempfile.TemporaryDirectory() as folder:
-        costs, plain_s = measure(Path(folder), size)
+        costs, plain_s = measure(Path(folder), arguments.lines)
     if arguments.json:
         told = {name: cost._asdict() for name, cost in costs.items()}
-        print(json.dumps({"megabytes": arguments.megabytes, "plain_write_s": plain_s, **told}))
+        size = {"lines": arguments.lines, "megabytes": megabytes}
+        print(json.dumps({**size, "plain_write_s": plain_s, **told}))
     else:
-        print(f"{arguments.megabytes} MB; a plain write of them takes {plain_s:.2f} s")
+        print(
+            f"{arguments.lines:,} lines, {megabytes:.0f} MB; a plain write of them takes"
+            f" {plain_s:.2f} s"
+        )
         for name, cost in costs.items():
             print(
                 f"{name:9} {cost.wall_s:6.2f} s ({cost.wall_s / plain_s:.1f} x plain),"
