@@ -39,7 +39,7 @@ LINES_AT_ONCE = 1_000
 PIECE = 262_144
 MEGABYTE = 1_048_576
 LOOK_S = 0.05
-START_S = 0.5
+START_S_MAX = 60.0
 """Until the asker asks."""
 _SPAWNING = multiprocessing.get_context("spawn")
 BUDGET_MEMORY_MB = 64.0
@@ -97,7 +97,7 @@ def form(lines: int) -> Iterator[bytes]:
     yield b"\r\n" + head % (b"purpose", b"") + b"batch\r\n--b--\r\n"
 
 
-def ask_healthz(port: int, server: int, ended: Event, told: Connection) -> None:
+def ask_healthz(port: int, server: int, begun: Event, ended: Event, told: Connection) -> None:
     """In a process of its own: ask in a row until it is to end, then tell every wait in ms.
 
     What the asker or the server's loop waited for a processor is no stall of the loop.
@@ -112,6 +112,7 @@ def ask_healthz(port: int, server: int, ended: Event, told: Connection) -> None:
         connection.getresponse().read()
         took_s = time.perf_counter() - began
         waits_ms.append((took_s - (sum(map(waited_s, threads)) - before_s)) * 1_000)
+        begun.set()
     connection.close()
     told.send(sorted(waits_ms))
 
@@ -150,13 +151,13 @@ class Server:
 
     def meanwhile(self, transfer: Callable[[], object]) -> tuple[list[float], float]:
         """How long /healthz took, sorted, and how long the transfer did in seconds."""
-        ended = _SPAWNING.Event()
+        begun, ended = _SPAWNING.Event(), _SPAWNING.Event()
         heard, told = _SPAWNING.Pipe(duplex=False)
         asker = _SPAWNING.Process(
-            target=ask_healthz, args=(self.port, self.process.pid, ended, told)
+            target=ask_healthz, args=(self.port, self.process.pid, begun, ended, told)
         )
         asker.start()
-        ended.wait(START_S)
+        assert begun.wait(START_S_MAX), "nobody asks"
         began = time.perf_counter()
         try:
             transfer()
@@ -203,11 +204,12 @@ class Server:
             "endpoint": "/v1/chat/completions",
             "completion_window": "24h",
         }
-        batch = self._ask("POST", "/v1/batches", json.dumps(asked).encode())
-        while batch["status"] == "validating":
+        kind = {"Content-Type": "application/json"}
+        batch = self._ask("POST", "/v1/batches", json.dumps(asked).encode(), kind)
+        while batch.get("status") == "validating":
             time.sleep(LOOK_S)
             batch = self._ask("GET", f"/v1/batches/{batch['id']}")
-        assert batch["status"] == "in_progress", batch
+        assert batch.get("status") == "in_progress", batch
         assert batch["request_counts"]["total"] == lines, batch
 
     def _ask(
