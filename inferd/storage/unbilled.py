@@ -18,7 +18,7 @@ INSERT INTO unbilled_attempts (request_id, ts_us, worker, reason, prompt_tokens,
 class UnbilledAttempt:
     """One attempt; `ts_us` is when its request arrived.
 
-    `reason`: `failed` (its client saw nothing of it), `placed_again`, `preempted`.
+    `reason`: `failed` (its client saw nothing of it), `placed_again`, `preempted`, `cut` (a line).
     """
 
     request_id: str
