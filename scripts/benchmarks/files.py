@@ -134,7 +134,7 @@ class Server:
         while not self._answers():
             assert self.process.poll() is None, (folder / "log").read_text()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(0.05)
+                self.process.wait(LOOK_S)
         command = [INFERD, "keys", "create", "--team", "bench", "--json"]
         told = subprocess.run(command, cwd=folder, check=True, capture_output=True).stdout
         self.headers = {"Authorization": f"Bearer {json.loads(told)['secret']}"}
@@ -207,7 +207,8 @@ class Server:
         kind = {"Content-Type": "application/json"}
         batch = self._ask("POST", "/v1/batches", json.dumps(asked).encode(), kind)
         while batch.get("status") == "validating":
-            time.sleep(LOOK_S)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(LOOK_S)
             batch = self._ask("GET", f"/v1/batches/{batch['id']}")
         assert batch.get("status") == "in_progress", batch
         assert batch["request_counts"]["total"] == lines, batch
