@@ -30,7 +30,8 @@ from inferd.config.load import LoadedConfig
 from inferd.config.schema import Server
 from inferd.errors import ConfigError, ShuttingDown
 from inferd.metrics import Metrics
-from inferd.node import Node, engine_environment
+from inferd.node import Node
+from inferd.provision.wanted_engine import engine_environment
 from inferd.quota.keys import KeyIndex
 from inferd.storage import quarantine, workers
 from inferd.storage.database import Database, Flush

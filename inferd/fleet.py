@@ -194,6 +194,11 @@ class Fleet:
         scheduler = self._scheduler_of(worker)
         return scheduler.leases_of(worker_id) if scheduler else 0
 
+    @property
+    def every_scheduler(self) -> tuple[Scheduler, ...]:
+        """Those of all pools, of both sides where they are split, and of those that are leaving."""
+        return (*self.schedulers.values(), *self.decoders.values(), *self._leaving.values())
+
     def inflight_of(self, pool: str) -> int | None:
         """Requests in flight in a pool; None while no worker of it is ready."""
         scheduler = self.schedulers.get(pool)

@@ -32,6 +32,7 @@ from inferd.api.routes import admin_app, public_app
 from inferd.api.uploads import UploadsApi
 from inferd.batch.objects import FileStore
 from inferd.batch.runner import Runner
+from inferd.capacity.keeper import CapacityKeeper
 from inferd.clock import monotonic, utc_now_us
 from inferd.config.change import Change
 from inferd.config.load import LoadedConfig, load_config
@@ -41,12 +42,10 @@ from inferd.dashboard.compose import dashboard
 from inferd.dashboard.history import History
 from inferd.dashboard.site import DashboardOr
 from inferd.dispatch import Dispatch
-from inferd.errors import ConfigError, ProvisionError
+from inferd.errors import ConfigError
 from inferd.fleet import Fleet
 from inferd.pairs import Pairs
 from inferd.provision.check_files import check_files
-from inferd.provision.environment import EngineEnvironment
-from inferd.provision.recipes import SPLIT, Device
 from inferd.quota.buckets import Buckets
 from inferd.quota.budgets import Budgets
 from inferd.quota.estimate import Estimator
@@ -67,9 +66,9 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Scope
 
     from inferd.config.schema import Config
-    from inferd.config.version import Version
     from inferd.inference import Caller
     from inferd.metrics import Metrics
+    from inferd.provision.environment import EngineEnvironment
     from inferd.storage.database import Database
     from inferd.storage.keys import KeyRecord
     from inferd.storage.object_store import ObjectStore
@@ -81,29 +80,6 @@ BALANCES_SAVED_S: Final = 10.0
 """What teams spent after the last save is forgotten by a crash, not by an orderly end."""
 
 log = logging.getLogger(__name__)
-
-
-def engine_environment(loaded: LoadedConfig) -> EngineEnvironment:
-    """The engine's environment; what it lacks is an error only if a worker is to run in it.
-
-    Raises:
-        ProvisionError, ConfigError: a worker could not be started.
-    """
-    environment = EngineEnvironment(loaded.resolve(loaded.config.engine.environment))
-    versions = [version for model in loaded.config.models for version in model.versions]
-    if any(version.weights and version.workers.count for version in versions):
-        if problems := environment.problems(deep=False):
-            raise ProvisionError("\n".join(problems))
-        if problems := [*check_files(loaded), *_lacking_extras(versions, environment)]:
-            raise ConfigError(problems)
-    return environment
-
-
-def _lacking_extras(versions: list[Version], environment: EngineEnvironment) -> list[str]:
-    """What a version needs of the engine's environment beside what every engine has."""
-    split = [one.engine.device for one in versions if one.split is not None]
-    lacks = "a version's `split` needs more of the engine: run `inferd engine install --with split`"
-    return [lacks] if any(SPLIT not in environment.extras(Device(one)) for one in split) else []
 
 
 class Node:
@@ -171,6 +147,7 @@ class Node:
             workers=self.supervisor.workers.values,
             metrics=metrics,
         )
+        self.capacity = CapacityKeeper(db, metrics, lambda: self.fleet.every_scheduler)
         self._endpoints = [self.endpoint(operation) for operation in OPERATIONS]
         self.batches = self._batch_runner()
 
@@ -273,6 +250,7 @@ class Node:
             ("balance keeper", self._keep_balances()),
             ("GPU watch", GpuWatch(self.supervisor.gpus, self.metrics).run()),
             ("ledger keeper", rollup.keep(self.db, lambda: self.config.billing.rows_kept_days)),
+            ("capacity keeper", self.capacity.run()),
             ("file sweeper", self.files.run()),
             ("tokenizer checks", self.count_checks.run()),
             ("plot sampler", self.history.run()),
@@ -289,6 +267,7 @@ class Node:
     def save(self) -> None:
         """Post what the next start restores."""
         balances.save(self.db, self.buckets.balances(monotonic()), utc_now_us())
+        self.capacity.save()
 
     async def reload(self) -> list[Change]:
         """Apply the file as it is now, or nothing of it.
@@ -371,7 +350,7 @@ class Node:
     async def _keep_balances(self) -> None:
         while True:
             await asyncio.sleep(BALANCES_SAVED_S)
-            self.save()
+            balances.save(self.db, self.buckets.balances(monotonic()), utc_now_us())
 
     async def _measure_lag(self) -> None:
         while True:

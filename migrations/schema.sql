@@ -1,6 +1,6 @@
 -- Generated: the schema after the last migration. Never edited by hand; made with
 -- python -c 'from inferd.storage import migrate; migrate.write_schema()'
-PRAGMA user_version = 13;
+PRAGMA user_version = 14;
 
 CREATE TABLE keys (
     id TEXT PRIMARY KEY,
@@ -238,3 +238,14 @@ CREATE TABLE quarantine (
     reason TEXT NOT NULL,
     since_us INTEGER NOT NULL
 ) STRICT;
+
+CREATE TABLE capacity_hours (
+    hour INTEGER NOT NULL,
+    pool TEXT NOT NULL,
+    slot_us INTEGER NOT NULL CHECK (slot_us >= 0),
+    interactive_us INTEGER NOT NULL CHECK (interactive_us >= 0),
+    batch_us INTEGER NOT NULL CHECK (batch_us >= 0),
+    worker_us INTEGER NOT NULL CHECK (worker_us >= 0),
+    busy_us INTEGER NOT NULL CHECK (busy_us >= 0),
+    PRIMARY KEY (hour, pool)
+) STRICT, WITHOUT ROWID;

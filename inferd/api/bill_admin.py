@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final, get_args
 
+from inferd.api.capacity_view import capacity_of
 from inferd.errors import InvalidField, NotFound
 from inferd.quota.prices import amount_text
 from inferd.storage import unbilled, usage
@@ -41,6 +42,7 @@ async def usage_of(
         "currency": currency,
         "groups": groups,
         "total": _whole([asdict(one) for one in found]) if found else None,
+        "capacity": await capacity_of(db, where, by),
     }
 
 

@@ -35,6 +35,22 @@ def usage_table(answer: Answer) -> Table:
     return table
 
 
+def capacity_table(groups: Iterable[Answer]) -> Table:
+    """A row a pool, and hour or day: its slots by what they were used for."""
+    groups = list(groups)
+    times = [name for name in _TIMES if name in groups[0]]
+    table = _table(*times, "pool")
+    for name in ("worker hours", "with requests", "slots: interactive", "batch", "idle"):
+        table.add_column(name, justify="right")
+    for group in groups:
+        table.add_row(
+            *(_shown(name, group[name]) for name in (*times, "pool")),
+            f"{group['worker_s'] / 3_600:,.1f}",
+            *(f"{group[name]:.1%}" for name in ("busy", "interactive", "batch", "idle")),
+        )
+    return table
+
+
 def life_view(row: Answer, currency: str) -> RenderableType:
     """What happened, in the order in which it did, then what it was and what it cost."""
     steps = _grid()

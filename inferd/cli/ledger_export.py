@@ -1,46 +1,70 @@
-"""The ledger's rows as CSV, JSON lines or Parquet: one column a column of the ledger, no text."""
+"""The ledger's rows, or the hours of capacity, as CSV, JSON lines or Parquet. No prompts in it."""
 
 from __future__ import annotations
 
 import csv
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Final, get_type_hints
 
 from inferd.errors import StartError
+from inferd.storage import capacity
 from inferd.storage.reading import Reading
 from inferd.storage.usage import COLUMNS, UsageFilter, UsageRow, export_query
 
 ROWS_AT_ONCE: Final = 10_000
 """Rows of a Parquet row group, and of one look."""
-_BOOLEANS: Final = ("stream", "estimated")
 
 Row = dict[str, Any]
 
 
-async def write(db: Reading, where: UsageFilter, format_: str, out: Path | None) -> int:
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What to write: a SELECT, and the type of each of its columns."""
+
+    sql: str
+    parameters: dict[str, Any]
+    columns: dict[str, type]
+
+
+def ledger(where: UsageFilter) -> Query:
+    """One column a column of the ledger."""
+    hints = get_type_hints(UsageRow)
+    return Query(*export_query(where), {name: _plain(hints[name]) for name in COLUMNS})
+
+
+def hours(where: capacity.CapacityFilter) -> Query:
+    """One row a pool and hour."""
+    kinds: dict[str, type] = {name: str if name == "pool" else int for name in capacity.COLUMNS}
+    return Query(*capacity.hours_query(where), kinds)
+
+
+async def write(db: Reading, query: Query, format_: str, out: Path | None) -> int:
     """Write all rows that match; how many they were. A file appears whole or not at all.
 
     Raises:
         StartError: Parquet is not installed.
     """
-    rows = _rows(db, where)
+    rows = _rows(db, query)
     if format_ == "parquet":
         assert out is not None
-        return _write_parquet(rows, out)
+        return _write_parquet(rows, query.columns, out)
     with _opened(out) as file:
-        return _write_csv(rows, file) if format_ == "csv" else _write_lines(rows, file)
+        if format_ == "csv":
+            return _write_csv(rows, query.columns, file)
+        return _write_lines(rows, file)
 
 
-def _rows(db: Reading, where: UsageFilter) -> Iterator[Row]:
-    sql, parameters = export_query(where)
-    for found in db.stream(sql, parameters):
+def _rows(db: Reading, query: Query) -> Iterator[Row]:
+    booleans = [name for name, kind in query.columns.items() if kind is bool]
+    for found in db.stream(query.sql, query.parameters):
         row = dict(found)
-        for name in _BOOLEANS:
+        for name in booleans:
             row[name] = bool(row[name])
         yield row
 
@@ -59,8 +83,8 @@ def _opened(out: Path | None) -> Iterator[IO[str]]:
         unfinished.unlink(missing_ok=True)
 
 
-def _write_csv(rows: Iterator[Row], file: IO[str]) -> int:
-    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+def _write_csv(rows: Iterator[Row], columns: Iterable[str], file: IO[str]) -> int:
+    writer = csv.DictWriter(file, list(columns), lineterminator="\n")
     writer.writeheader()
     count = 0
     for row in rows:
@@ -77,7 +101,7 @@ def _write_lines(rows: Iterator[Row], file: IO[str]) -> int:
     return count
 
 
-def _write_parquet(rows: Iterator[Row], out: Path) -> int:
+def _write_parquet(rows: Iterator[Row], columns: Mapping[str, type], out: Path) -> int:
     try:
         import pyarrow as pa
         from pyarrow import parquet
@@ -87,8 +111,7 @@ def _write_parquet(rows: Iterator[Row], out: Path) -> int:
             " use --format csv."
         ) from error
     kinds = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string()}
-    hints = get_type_hints(UsageRow)
-    schema = pa.schema([(name, kinds[_plain(hints[name])]) for name in COLUMNS])
+    schema = pa.schema([(name, kinds[kind]) for name, kind in columns.items()])
     unfinished = out.with_name(f"{out.name}.unfinished")
     count = 0
     try:

@@ -45,7 +45,10 @@ def usage(
     as_json: AsJson = False,
     config: ConfigPath = CONFIG,
 ) -> None:
-    """Show who used what and what it costs, summed by whole hours (UTC)."""
+    """Show who used what and what it costs, summed by whole hours (UTC).
+
+    Below it: how much of each pool's capacity interactive requests and batch work used.
+    """
     if context.invoked_subcommand is not None:
         return
     from inferd.api.bill_admin import dimensions, usage_of
@@ -68,14 +71,18 @@ def usage(
     answer = run(config, lambda db: usage_of(db, where, groups, currency(config)))
     if as_json:
         typer.echo(json.dumps(answer))
-    elif not answer["groups"]:
+        return
+    from inferd.cli.bill_view import capacity_table, usage_table
+    from inferd.cli.tables import show
+
+    if not answer["groups"]:
         typer.echo(f"Nothing was used{_span(answer)}.", err=True)
     else:
-        from inferd.cli.bill_view import usage_table
-        from inferd.cli.tables import show
-
         typer.echo(f"Usage{_span(answer)}, in {answer['currency']}:", err=True)
         show(usage_table(answer))
+    if answer["capacity"]:
+        typer.echo("\nCapacity, and what it was used for:", err=True)
+        show(capacity_table(answer["capacity"]))
 
 
 @app.command()
@@ -89,25 +96,31 @@ def export(
     team: Team = None,
     model: ModelName = None,
     key: KeyId = None,
+    *,
+    capacity: Annotated[
+        bool, typer.Option(help="The hours of each pool's capacity instead of requests.")
+    ] = False,
     config: ConfigPath = CONFIG,
 ) -> None:
     """Write the ledger's rows, oldest first. There is no prompt and no answer in them."""
     from inferd.cli.bill_reading import moment, run
-    from inferd.cli.ledger_export import write
+    from inferd.cli.ledger_export import hours, ledger, write
+    from inferd.storage.capacity import CapacityFilter
     from inferd.storage.usage import UsageFilter
 
     if format_ not in FORMATS:
         raise typer.BadParameter(f"one of {', '.join(FORMATS)}", param_hint="--format")
     if format_ == "parquet" and out is None:
         raise typer.BadParameter("a parquet file needs --out FILE", param_hint="--out")
-    where = UsageFilter(
-        since_us=moment(since, "--since"),
-        until_us=moment(until, "--until"),
-        team=team,
-        model=model,
-        key_id=key,
-    )
-    rows = run(config, lambda db: write(db, where, format_, out))
+    begin, end = moment(since, "--since"), moment(until, "--until")
+    if capacity:
+        if team is not None or key is not None:
+            raise typer.BadParameter("capacity is nobody's own: leave out --team and --key")
+        query = hours(CapacityFilter(since_us=begin, until_us=end, model=model))
+    else:
+        where = UsageFilter(since_us=begin, until_us=end, team=team, model=model, key_id=key)
+        query = ledger(where)
+    rows = run(config, lambda db: write(db, query, format_, out))
     typer.echo(f"{rows:,} rows{f' in {out}' if out else ''}.", err=True)
 
 

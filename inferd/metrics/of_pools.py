@@ -21,6 +21,7 @@ class PoolMetrics:
     retry_after: Bound[str, Histogram]  # by kind: promised, true; seconds
     sides: Bound[tuple[str, str], Counter]  # by side and outcome: answered, failed, late
     adapters: Bound[str, Counter]  # by event: loaded, unloaded, failed
+    slot_seconds: Bound[str, Counter]  # by use: interactive, batch, idle
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,9 @@ class OfPools(Declarations):
         )
         self._adapters = self._counter(
             "inferd_adapters", "pool event", "LoRA adapters loaded and unloaded, or not."
+        )
+        self._slot_seconds = self._counter(
+            "inferd_slot_seconds", "pool use", "What slots of ready workers were used for."
         )
 
     def _declare_workers(self) -> None:
@@ -150,6 +154,7 @@ class OfPools(Declarations):
             retry_after=Bound(partial(self._retry_after.labels, pool)),
             sides=Bound(lambda key: self._sides.labels(pool, *key)),
             adapters=Bound(partial(self._adapters.labels, pool)),
+            slot_seconds=Bound(partial(self._slot_seconds.labels, pool)),
         )
 
     def _bind_worker(self, worker_id: str) -> WorkerMetrics:

@@ -77,14 +77,14 @@ class Account:
         """The same of one team, which pays for as much before its bill is there."""
         return max(1, int(self._answers_of.get(team, self._answer_tokens)))
 
-    def up(self, target_id: str, inflight_max: int) -> None:
-        made = self.load.up(target_id, inflight_max)
+    def up(self, target_id: str, inflight_max: int, now: float) -> None:
+        made = self.load.up(target_id, inflight_max, now)
         if made is not None:
             made.bit = self.index.add_target()
             made.kv_tokens = self.serving.kv_tokens
 
-    def down(self, target_id: str) -> None:
-        gone = self.load.down(target_id)
+    def down(self, target_id: str, now: float) -> None:
+        gone = self.load.down(target_id, now)
         if gone is not None:
             self.index.remove_target(gone.bit)
 

@@ -11,6 +11,7 @@ from collections.abc import Collection
 
 from inferd.routing.cost_model import H100_8B
 from inferd.routing.lease import Lease
+from inferd.routing.occupancy import Worked
 from inferd.routing.target import Target
 
 _ALPHA = 0.1  # weight of one lease in the mean duration
@@ -26,6 +27,8 @@ class LoadTable:
         self._leases_open = 0
         self._granted_at_sum = 0.0
         self._lease_s: float | None = None
+        self._worked = Worked()
+        """By targets that are gone."""
 
     @property
     def targets(self) -> Collection[Target]:
@@ -43,15 +46,23 @@ class LoadTable:
     def get(self, target_id: str) -> Target | None:
         return self._targets.get(target_id)
 
-    def up(self, target_id: str, inflight_max: int) -> Target | None:
+    def worked(self, now: float) -> Worked:
+        """What its targets have been used for since the start, those that are gone included."""
+        worked = self._worked
+        for target in self._targets.values():
+            worked = worked.plus(target.occupancy.worked(now))
+        return worked
+
+    def up(self, target_id: str, inflight_max: int, now: float) -> Target | None:
         """A target is ready (again) with this many slots. Returned if it is a new one."""
         assert inflight_max >= 1, inflight_max
         target = self._targets.get(target_id)
         if target is None:
-            made = self._targets[target_id] = Target(target_id, inflight_max)
+            made = self._targets[target_id] = Target(target_id, inflight_max, now)
             made.derive(H100_8B, 1e3, 0.0)
             return made
         target.inflight_max = inflight_max
+        target.occupancy.resized(inflight_max, now)
         target.ready = True
         return None
 
@@ -60,10 +71,11 @@ class LoadTable:
         if target is not None:
             target.ready = False
 
-    def down(self, target_id: str) -> Target | None:
+    def down(self, target_id: str, now: float) -> Target | None:
         target = self._targets.pop(target_id, None)
         if target is not None:
             target.ready = False
+            self._worked = self._worked.plus(target.occupancy.worked(now))
         return target
 
     def serves(self, excluded: Collection[str]) -> bool:
@@ -80,7 +92,9 @@ class LoadTable:
         return [target for target in self._targets.values() if target.ready]
 
     def take(self, lease: Lease) -> None:
-        lease.generation.take(lease.claim, lease.slots, lease.granted_at)
+        target = lease.generation
+        target.take(lease.claim, lease.slots, lease.granted_at)
+        target.occupancy.changed(lease.slots, lease.granted_at, batch=lease.revocable)
         if lease.revocable:
             self.revocable[lease] = None
         self._leases_open += 1
@@ -95,6 +109,7 @@ class LoadTable:
     def give_back(self, lease: Lease, now: float) -> None:
         target = lease.generation
         target.give_back(lease.claim, lease.slots, had_first_token=lease.had_first_token)
+        target.occupancy.changed(-lease.slots, now, batch=lease.revocable)
         self.revocable.pop(lease, None)
         self._leases_open -= 1
         # Exactly zero when idle, or rounding errors would add up over the years.

@@ -89,7 +89,7 @@ class Scheduler(LeaseOwner):
 
     def target_up(self, target_id: str, inflight_max: int) -> None:
         """The target is ready for `inflight_max` requests at a time (1 or more)."""
-        self._account.up(target_id, inflight_max)
+        self._account.up(target_id, inflight_max, monotonic())
         self._resize()
         self.pump()
 
@@ -100,7 +100,7 @@ class Scheduler(LeaseOwner):
 
     def target_down(self, target_id: str) -> None:
         """It is gone, and its leases with it: their release changes no count of a later one."""
-        self._account.down(target_id)
+        self._account.down(target_id, monotonic())
         self._resize()
         self._refuse_unservable()
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from inferd.inference import Priority
 from inferd.routing.account import Account
 from inferd.routing.fair_queue import FairQueue
+from inferd.routing.occupancy import Worked
 from inferd.routing.ticket import Ticket
 
 
@@ -40,6 +41,8 @@ class SchedulerSnapshot:
     leases_open: int
     """Leases of targets that are gone included."""
     targets: tuple[TargetSnapshot, ...]
+    worked: Worked
+    """What its slots were used for since the start."""
 
 
 def snapshot(
@@ -57,6 +60,7 @@ def snapshot(
         oldest_wait_s=max((now - ticket.arrived for ticket in queue), default=0.0),
         lease_s=load.lease_s(now),
         leases_open=load.leases_open,
+        worked=load.worked(now),
         targets=tuple(
             TargetSnapshot(
                 target=target.id,

@@ -12,6 +12,7 @@ from typing import Final
 
 from inferd.routing.claim import Claim
 from inferd.routing.cost_model import EngineCost
+from inferd.routing.occupancy import Occupancy
 
 RATE_S: Final = 5.0
 """Over which the prefill that a target is sent is averaged."""
@@ -46,13 +47,14 @@ class Target:
         "kv_claimed",
         "kv_tokens",
         "leases",
+        "occupancy",
         "outstanding_tokens",
         "ready",
         "token_ms",
         "utilization",
     )
 
-    def __init__(self, target_id: str, inflight_max: int) -> None:
+    def __init__(self, target_id: str, inflight_max: int, now: float) -> None:
         self.id = target_id
         self.inflight_max = inflight_max
         self.bit = -1
@@ -63,6 +65,7 @@ class Target:
         self.inflight = 0
         """Slots: one for each choice of a request, so far as the target has as many."""
         self.leases = 0
+        self.occupancy = Occupancy(inflight_max, now)
         self.outstanding_tokens = 0
         """Prompt tokens not yet computed and tokens that answers may still grow by."""
         self.backlog_tokens = 0

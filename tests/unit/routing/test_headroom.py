@@ -18,7 +18,7 @@ NOW = 10.0
 
 
 def target(name: str, kv_tokens: int | None = None, used: int = 0, slots: int = 4) -> Target:
-    made = Target(name, slots)
+    made = Target(name, slots, 0.0)
     if kv_tokens is not None:
         made.reported(used, kv_tokens, NOW)
     return made

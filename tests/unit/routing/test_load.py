@@ -45,7 +45,7 @@ def candidates(table: LoadTable, choices: int, barred: Collection[str] = ()) -> 
 
 def test_a_lease_counts_until_it_is_released_and_only_once() -> None:
     table = LoadTable()
-    table.up("a", 4)
+    table.up("a", 4, 0.0)
     lease = take(table, "a", tokens=100, choices=2)
     target = table.get("a")
     assert target is not None
@@ -57,11 +57,11 @@ def test_a_lease_counts_until_it_is_released_and_only_once() -> None:
 
 def test_leases_of_a_target_that_went_down_do_not_touch_its_next_generation() -> None:
     table = LoadTable()
-    table.up("a", 4)
+    table.up("a", 4, 0.0)
     old = [take(table, "a") for _ in range(3)]
-    table.down("a")
+    table.down("a", 0.0)
     assert table.inflight == 0
-    table.up("a", 4)
+    table.up("a", 4, 0.0)
     new = take(table, "a")
     for lease in old:
         lease.release()
@@ -74,13 +74,13 @@ def test_leases_of_a_target_that_went_down_do_not_touch_its_next_generation() ->
 
 def test_a_draining_target_keeps_its_leases_and_may_come_back_with_them() -> None:
     table = LoadTable()
-    table.up("a", 2)
+    table.up("a", 2, 0.0)
     lease = take(table, "a")
     table.draining("a")
     assert not table.serves(())
     assert not candidates(table, 1, ())
     assert table.inflight == 1
-    table.up("a", 1)
+    table.up("a", 1, 0.0)
     assert table.serves(())
     assert not candidates(table, 1)
     lease.release()
@@ -89,7 +89,7 @@ def test_a_draining_target_keeps_its_leases_and_may_come_back_with_them() -> Non
 
 def test_more_choices_than_slots_take_all_of_them() -> None:
     table = LoadTable()
-    table.up("a", 4)
+    table.up("a", 4, 0.0)
     assert [one.id for one in candidates(table, 8, ())] == ["a"]
     lease = take(table, "a", choices=8)
     assert lease.slots == 4
@@ -102,26 +102,26 @@ def test_more_choices_than_slots_take_all_of_them() -> None:
 
 def test_excluded_targets_neither_serve_nor_have_room() -> None:
     table = LoadTable()
-    table.up("a", 1)
+    table.up("a", 1, 0.0)
     assert not table.serves({"a"})
     assert not candidates(table, 1, {"a"})
     assert not candidates(table, 1, {"a"})
-    table.up("b", 1)
+    table.up("b", 1, 0.0)
     assert table.serves({"a"})
 
 
 def test_what_is_not_there_can_drain_and_go_down() -> None:
     table = LoadTable()
     table.draining("a")
-    table.down("a")
+    table.down("a", 0.0)
     assert table.get("a") is None
 
 
 def test_capacity_that_shrinks_below_what_runs_only_stops_new_leases() -> None:
     table = LoadTable()
-    table.up("a", 4)
+    table.up("a", 4, 0.0)
     leases = [take(table, "a") for _ in range(4)]
-    table.up("a", 2)
+    table.up("a", 2, 0.0)
     for lease in leases[:2]:
         lease.release()
         assert not candidates(table, 1)
@@ -131,7 +131,7 @@ def test_capacity_that_shrinks_below_what_runs_only_stops_new_leases() -> None:
 
 def test_a_lease_lasts_as_measured_or_as_long_as_the_open_ones_have_already() -> None:
     table = LoadTable()
-    table.up("a", 4)
+    table.up("a", 4, 0.0)
     assert table.lease_s(0.0) == 0.0
     lease = take(table, "a")
     assert table.lease_s(2.0) == 2.0
@@ -148,11 +148,11 @@ def test_random_flapping_ends_at_zero_and_never_goes_below(rng: random.Random) -
         name = rng.choice("abc")
         act = rng.random()
         if act < 0.1:
-            table.up(name, rng.randrange(1, 5))
+            table.up(name, rng.randrange(1, 5), 0.0)
         elif act < 0.15:
             table.draining(name)
         elif act < 0.2:
-            table.down(name)
+            table.down(name, 0.0)
         elif act < 0.6:
             if found := candidates(table, rng.randrange(1, 8), ()):
                 leases.append(take(table, found[0].id, rng.randrange(1, 100), rng.randrange(1, 4)))

@@ -16,7 +16,7 @@ ASKED = Asked(100, 100)
 
 
 def target(name: str, tokens: int = 0, inflight: int = 0) -> Target:
-    made = Target(name, 1_000)
+    made = Target(name, 1_000, 0.0)
     made.outstanding_tokens = tokens
     made.inflight = inflight
     return made

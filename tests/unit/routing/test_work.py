@@ -12,13 +12,13 @@ TOKENS = st.integers(1, 300_000)
 
 
 def test_an_idle_target_has_only_a_step_before_it() -> None:
-    work = work_of(Target("t", 4), H100_8B)
+    work = work_of(Target("t", 4, 0.0), H100_8B)
     assert (work.backlog_s, work.again_s) == (0.0, 0.0)
     assert work.step_s > 0
 
 
 def test_a_prompt_counts_until_its_first_token_and_may_have_to_be_computed_again_after_it() -> None:
-    target, claim = Target("t", 4), Claim(4_000, 100)
+    target, claim = Target("t", 4, 0.0), Claim(4_000, 100)
     target.take(claim, 1, 0.0)
     before = work_of(target, CPU_DEMO)
     target.first_token(claim, 1)
@@ -31,7 +31,7 @@ def test_a_prompt_counts_until_its_first_token_and_may_have_to_be_computed_again
 def test_several_prompts_are_never_thought_to_be_quicker_than_each_alone(
     prompts: list[int],
 ) -> None:
-    target = Target("t", 16)
+    target = Target("t", 16, 0.0)
     for tokens in prompts:
         target.take(Claim(tokens, 1), 1, 0.0)
     alone_ms = sum(H100_8B.prefill_ms(min(tokens, PROMPT_TOKENS_MAX), 0) for tokens in prompts)
