@@ -1,4 +1,4 @@
-"""Slots over time. Goal: what was used and what was idle is all there was, whatever happens when."""
+"""Slots over time. Goal: what was used and what was idle is all there was, at any moment."""
 
 from __future__ import annotations
 
