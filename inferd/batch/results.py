@@ -15,6 +15,7 @@ import orjson
 
 from inferd.batch.committer import Committer
 from inferd.batch.job import Job, Line, LineResult
+from inferd.batch.jobs import line_id
 from inferd.batch.line import unserved
 from inferd.storage.batches import forget_lines, lines_done, name_file
 from inferd.storage.database import Cursor, Database
@@ -65,14 +66,11 @@ class Files(Protocol):
 async def recover(db: Database, job: Job) -> None:
     """Cut the spools back to the checkpoint; lines whose results are lost are not done.
 
-    A spool is never shorter than its checkpoint unless a disk has lost what it had synced.
+    None is lost unless a disk has lost what it had synced.
     """
     spool = job.spool
     done = await lines_done(db, job.id)
-    sizes = await asyncio.to_thread(lambda: (spool.size(spool.output), spool.size(spool.errors)))
-    ends = {False: sizes[0], True: sizes[1]}
-    lost = [line for line, failed, end in done if end > ends[failed]]
-    if lost:
+    if lost := await asyncio.to_thread(_lost, job, done):
         _log.warning("%s: the results of %d lines are lost, they run again", job.id, len(lost))
         job.counted(await forget_lines(db, job.id, lost))
     row = job.row
@@ -128,6 +126,17 @@ async def store_results(job: Job, files: Files, now_us: int) -> None:
             partial(_name_file, row.id, kind),
         )
         job.row = replace(job.row, **{f"{kind}_file_id": stored.id})  # type: ignore[arg-type]
+
+
+def _lost(job: Job, done: list[tuple[int, bool, int]]) -> list[int]:
+    """Lines whose results are not where the checkpoint says: from the first one on, all are."""
+    lost = []
+    for path, of_errors in ((job.spool.output, False), (job.spool.errors, True)):
+        results = sorted((end, line) for line, failed, end in done if failed == of_errors)
+        heads = ((end, b'{"id":"%b",' % line_id(job.id, line).encode()) for end, line in results)
+        kept = job.spool.kept(path, heads)
+        lost += [line for _, line in results[kept:]]
+    return lost
 
 
 def _name_file(batch_id: str, kind: str, cursor: Cursor, file: StoredFile) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import shutil
 from array import array
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -68,6 +70,21 @@ class Spool:
         if is_new:
             sync_folder(self.folder)
         return at
+
+    def kept(self, path: Path, results: Iterable[tuple[int, bytes]]) -> int:
+        """How many results are there, each behind the one before: given are its end and its head.
+
+        A size says too little: a disk may lose a checkpoint and keep what was written behind it.
+        """
+        count = at = 0
+        with suppress(FileNotFoundError), path.open("rb") as file:
+            for end, head in results:
+                data = file.read(end - at) if end > at else b""
+                whole = len(data) == end - at and data.find(b"\n") == len(data) - 1
+                if not whole or not data.startswith(head) or b"\0" in data:
+                    break
+                count, at = count + 1, end
+        return count
 
     def size(self, path: Path) -> int:
         try:

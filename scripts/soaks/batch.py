@@ -167,7 +167,10 @@ class BatchRun:
                     path = self._node.folder / f"{kind}.jsonl"
                     await client.download(file_id, path)
                     text = await asyncio.to_thread(path.read_text)
-                    results += [(kind, json.loads(line)) for line in text.splitlines()]
+                    try:
+                        results += [(kind, json.loads(line)) for line in text.splitlines()]
+                    except json.JSONDecodeError as error:
+                        self.outcome.problems.append(f"the {kind} file is torn: {error}")
         rows = await asyncio.to_thread(self._node.rows_of_batch)
         self._judge_lines(batch, results)
         self._judge_bills(batch, results, rows)

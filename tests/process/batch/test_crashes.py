@@ -81,6 +81,27 @@ async def test_power_is_cut(tmp_path: Path, rng: random.Random) -> None:
             await finished(one, created.id, 80)
 
 
+async def test_the_log_is_lost_and_what_was_written_later_is_not(tmp_path: Path) -> None:
+    """An old checkpoint, and in the spool other results where it knows of its own."""
+    home = tmp_path / "home"
+    home.mkdir()
+    async with rig(home, token_s=0.001) as one:
+        created = await one.create(lines(80))
+        await one.until(created.id, lambda row: row.completed >= 40)
+        await one.stop()
+    shutil.copytree(home, tmp_path / "image")
+    output = home / "batches" / created.id / "output.jsonl"
+    results = output.read_bytes().splitlines(keepends=True)
+    os.truncate(output, sum(map(len, results[:10])) + 2)
+    async with rig(home, token_s=0.001, slots=2) as one:
+        await one.until(created.id, lambda row: 25 <= row.completed < 40)
+        await one.stop()
+    for path in (tmp_path / "image").glob("inferd.db*"):
+        shutil.copy(path, home)
+    async with rig(home) as one:
+        await finished(one, created.id, 80)
+
+
 async def test_what_is_behind_the_checkpoint_is_cut_off(tmp_path: Path) -> None:
     async with rig(tmp_path, token_s=0.002) as one:
         created = await one.create(lines(40))
