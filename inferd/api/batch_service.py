@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 
 from inferd.api.access import Access
@@ -16,7 +15,6 @@ from inferd.inference import Caller
 from inferd.metrics import Metrics
 from inferd.routing.batch_speed import BatchSpeed
 from inferd.routing.scheduler import Scheduler
-from inferd.storage import files as file_rows
 from inferd.storage.database import Database
 
 
@@ -48,7 +46,6 @@ def make_runner(
     server = config().server
     around = Surroundings(
         files=files,
-        file_of=partial(file_rows.get, db),
         answer=lines.answer,
         render=lines.render,
         bills=lines.bills,

@@ -192,7 +192,13 @@ class UploadsApi:
                 param="part_ids",
             )
         await self._check_content(file, fields.get("md5"))
-        ended = await uploads.complete(self._store.db, file, upload.id, part_ids, self._left)
+        try:
+            ended = await uploads.complete(self._store.db, file, upload.id, part_ids, self._left)
+        except RequestError:
+            upload = await self._upload(http)
+            if (made := await self._made(upload)) is None:
+                raise
+            return _body(upload, now_us, made)  # another call was quicker
         await self._store.discard(ended.blobs)
         return _body(await self._upload(http), now_us, file)
 

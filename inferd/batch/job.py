@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from inferd.batch.spool import ENTRY, Spool
 from inferd.storage.batches import BatchRow
@@ -35,6 +36,16 @@ class LineResult:
     usage_row: UsageRow | None
 
 
+class InputFile(Protocol):
+    """A batch's input in the store of files. Its bytes stay until it is let go."""
+
+    purpose: str
+
+    def read(self) -> AsyncIterator[bytes]: ...
+
+    def let_go(self) -> None: ...
+
+
 class Job:
     """Made by the runner. `scope` ends whatever waits inside it when the batch is cancelled."""
 
@@ -45,6 +56,8 @@ class Job:
         self.idle.set()
         self.complete = asyncio.Event()
         """Every line is done."""
+        self.input: InputFile | None = None
+        """Until it is copied."""
         self.scope: asyncio.Timeout | None = None
         self.tasks: dict[int, asyncio.Task[None]] = {}
         """Of lines that are being served, by place."""
@@ -70,6 +83,12 @@ class Job:
     def has_next(self) -> bool:
         self._skip()
         return bool(self._returned) or self._next < len(self._done)
+
+    def let_input_go(self) -> None:
+        """It is copied, or nobody needs it any more."""
+        if self.input is not None:
+            self.input.let_go()
+            self.input = None
 
     def load(self, entries: array[int], done: Iterable[int]) -> None:
         """The index of the file, and the numbers of lines that are done."""

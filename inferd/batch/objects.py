@@ -13,10 +13,11 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from inferd.batch.kept_file import KeptFile
 from inferd.clock import monotonic, utc_now_us
 from inferd.config.files import Files
 from inferd.errors import (
@@ -24,7 +25,6 @@ from inferd.errors import (
     FileQuotaExceeded,
     FileStoreError,
     InvalidBody,
-    NotFound,
     QueueFull,
     StorageError,
 )
@@ -228,18 +228,20 @@ class FileStore:
                     await incoming.write(data)
             return await self.add(incoming, filename, purpose, expires_us, also)
 
-    async def read(self, file_id: str) -> AsyncIterator[bytes]:
-        """A file's bytes from first to last, whoever owns it, expired or not.
-
-        Raises:
-            NotFound: it is gone. FileStoreError: the store failed.
-        """
-        file = await files.find(self.db, file_id)
+    async def keep(self, team: str, file_id: str) -> KeptFile | None:
+        """The team's file; its bytes stay until it is let go, whoever deletes it. None: unknown."""
+        file = await files.get(self.db, team, file_id)
         if file is None:
-            raise NotFound(f"No such File object: {file_id}", param="id")
-        async with aclosing(self.stream(file.blobs, 0, file.bytes)) as pieces:
-            async for data in pieces:
-                yield data
+            return None
+        kept = KeptFile(file, self.stream, self._in_use([blob for blob, _ in file.blobs]))
+        try:
+            if await files.get(self.db, team, file_id) is not None:
+                return kept
+        except BaseException:
+            kept.let_go()
+            raise
+        kept.let_go()  # deleted before its bytes were kept
+        return None
 
     async def stream(self, blobs: Blobs, start: int, stop: int) -> AsyncGenerator[bytes]:
         """The bytes from `start` to before `stop` of blobs in a row; they stay until the end.

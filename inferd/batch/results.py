@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from inferd.batch.committer import Committer
-from inferd.batch.job import Job, Line, LineResult
+from inferd.batch.job import InputFile, Job, Line, LineResult
 from inferd.batch.jobs import line_id
 from inferd.batch.line import unserved
 from inferd.storage.batches import forget_lines, lines_done, name_file
@@ -41,15 +41,12 @@ class StoredFile(Protocol):
     @property
     def id(self) -> str: ...
 
-    @property
-    def purpose(self) -> str: ...
-
 
 class Files(Protocol):
     """The store of files, as far as batches go."""
 
-    def read(self, file_id: str) -> AsyncIterator[bytes]:
-        """Its bytes. Raises NotFound."""
+    async def keep(self, team: str, file_id: str) -> InputFile | None:
+        """The team's file, its bytes there until it is let go; None for another's."""
 
     async def add_from_path(
         self,

@@ -10,19 +10,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from inferd.batch.committer import Committer
 from inferd.batch.feeder import Feeder
-from inferd.batch.job import Job, LineResult
+from inferd.batch.intake import copy_input, letting_go, take_input, wrong_input
+from inferd.batch.job import InputFile, Job, LineResult
 from inferd.batch.jobs import JobState, move
 from inferd.batch.line import Answer, Bills, LineLimits, LineServer, Render
 from inferd.batch.lines import LineError, Rules
 from inferd.batch.outlook import Outlook
-from inferd.batch.results import Files, StoredFile, close_rest, recover, store_results
+from inferd.batch.results import Files, close_rest, recover, store_results
 from inferd.batch.spool import Spool
 from inferd.batch.validation import Report, validate
 from inferd.clock import monotonic, utc_now_us
@@ -40,7 +41,6 @@ AGAIN_S_MAX: Final = 60.0
 CHECKS_AT_ONCE: Final = 1
 LOOK_S: Final = 15.0
 """Between two estimates of when batches will be done."""
-INPUT_PURPOSE: Final = "batch"
 FULL_RETRY_S: Final = 30.0
 
 _log: Final = logging.getLogger(__name__)
@@ -51,8 +51,6 @@ class Surroundings:
     """What the runner is given by those above it; each may be asked at any time."""
 
     files: Files
-    file_of: Callable[[str, str], Awaitable[StoredFile | None]]
-    """A team's file by its id; None for another's."""
     answer: Answer
     render: Render
     bills: Bills
@@ -137,7 +135,11 @@ class Runner:
 
         self._coming[row.team] += 1
         try:
-            return await batches.add(self._db, row, before, self._add)
+            kept = await self._around.files.keep(row.team, row.input_file_id)
+            with letting_go(kept):
+                return await batches.add(
+                    self._db, row, before, lambda added: self._add(added, kept)
+                )
         except AlreadyMade as made:
             found = await batches.get(self._db, row.team, made.object_id)
             assert found is not None, "batches stay"
@@ -178,8 +180,9 @@ class Runner:
         await batches.update(self._db, moved)
         return moved
 
-    def _add(self, row: BatchRow) -> None:
+    def _add(self, row: BatchRow, kept: InputFile | None = None) -> None:
         job = self._jobs[row.id] = Job(row, Spool(self._folder / row.id))
+        job.input = kept
         self._new.put_nowait(job)
 
     async def _live(self, job: Job) -> None:
@@ -212,8 +215,10 @@ class Runner:
     async def _validate(self, job: Job) -> bool:
         """False: it has failed."""
         try:
-            async with asyncio.timeout(None) as job.scope, self._checks:
-                report, size = await self._check(job)
+            async with asyncio.timeout(None) as job.scope:
+                await take_input(job, self._around.files)
+                async with self._checks:
+                    report, size = await self._check(job)
         except TimeoutError as error:
             if job.row.status == JobState.VALIDATING:
                 raise StorageError(f"{job.id}: its input could not be read in time.") from error
@@ -244,26 +249,12 @@ class Runner:
     async def _check(self, job: Job) -> tuple[Report, int]:
         """A copy of the input, which its owner may delete from now on, and what is wrong in it."""
         row = job.row
-        file = await self._around.file_of(row.team, row.input_file_id)
-        if file is None or file.purpose != INPUT_PURPOSE:
-            why = "does not exist" if file is None else f"has the purpose '{file.purpose}'"
-            error = LineError(
-                "invalid_request",
-                f"The input file '{row.input_file_id}' {why}. Upload one with purpose 'batch'.",
-                "file_id",
-            )
+        await take_input(job, self._around.files)
+        if (error := wrong_input(job)) is not None:
             return Report(0, None, 0, 0, 0, [error.as_json()], 1), 0
-        size = await self._copy(job)
+        size = await copy_input(job)
         rules = Rules(row.endpoint, self._around.models_of(row.team), self._around.line_bytes_max)
         return await validate(job.spool.input, job.spool.index, rules), size
-
-    async def _copy(self, job: Job) -> int:
-        spool, size = job.spool, 0
-        await asyncio.to_thread(spool.make)
-        await asyncio.to_thread(spool.append, spool.input, 0, b"")
-        async for part in self._around.files.read(job.row.input_file_id):
-            size = await asyncio.to_thread(spool.append, spool.input, size, part)
-        return size
 
     def _within_limits(self, job: Job, report: Report) -> Report:
         tokens_max = self._around.settings().queued_tokens_per_team_max
@@ -352,6 +343,7 @@ class Runner:
         except StorageError:
             job.row = before
             raise
+        job.let_input_go()
         await asyncio.to_thread(job.spool.remove)
 
     def _limits(self) -> LineLimits:

@@ -67,8 +67,6 @@ VALUES (:id, :team, :filename, :purpose, :bytes, :blobs, :created_us, :expires_u
 
 _GET = f"SELECT {_COLUMNS} FROM files WHERE id = :id AND team = :team AND {_LIVE}"  # noqa: S608
 
-_FIND = f"SELECT {_COLUMNS} FROM files WHERE id = ?"  # noqa: S608
-
 _PAGE = f"""
 SELECT {_COLUMNS} FROM files
 WHERE team = :team AND {_LIVE} AND (:purpose IS NULL OR purpose = :purpose)
@@ -106,12 +104,6 @@ SELECT id FROM upload_parts WHERE id IN (SELECT value FROM json_each(:blobs))
 async def get(db: Database, team: str, file_id: str) -> FileRow | None:
     """The team's file; None if it is unknown, another team's or expired: all the same."""
     found = await db.read(_GET, {"id": file_id, "team": team, "now_us": utc_now_us()})
-    return file_of(found[0]) if found else None
-
-
-async def find(db: Database, file_id: str) -> FileRow | None:
-    """A file whoever owns it, expired or not: for inferd's own use, never a client's."""
-    found = await db.read(_FIND, (file_id,))
     return file_of(found[0]) if found else None
 
 

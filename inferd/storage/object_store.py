@@ -181,8 +181,8 @@ def _open_folder(folder: Path) -> LocalStore:
 
 
 def _sync(folder: Path, file: Path) -> None:
-    """Bytes and name are on disk."""
-    for path in (file, folder):
+    """Bytes and name are on disk, and that of the folder, which the first file has made."""
+    for path in (file, folder, folder.parent):
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)

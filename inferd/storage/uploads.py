@@ -97,7 +97,7 @@ _OVERDUE = """
 SELECT id, team FROM uploads WHERE expires_us <= ? AND status = 'pending' LIMIT ?
 """
 
-_FORGET = "DELETE FROM uploads WHERE expires_us <= ?"
+_FORGET = "DELETE FROM uploads WHERE expires_us <= ? AND status <> 'pending'"
 
 
 async def create(

@@ -124,6 +124,25 @@ async def test_the_input_may_be_deleted_while_it_runs(tmp_path: Path, fast: Engi
         assert (batch.status, batch.request_counts.completed) == ("completed", 30)
 
 
+async def test_inputs_may_be_deleted_before_they_are_checked(
+    tmp_path: Path, fast: EngineProcess
+) -> None:
+    data = encoded(*map(line, range(30)))
+    async with serving(tmp_path, fast) as inferd, inferd.openai() as client:
+        made = []
+        for _ in range(4):
+            made.append(await submitted(client, data))
+            await client.files.delete(made[-1].input_file_id)
+        for one in made:
+            batch = await ended(client, one.id)
+            assert (batch.status, batch.request_counts.completed) == ("completed", 30)
+            await client.files.delete(batch.output_file_id)
+        store = inferd.app.node.files
+        assert store.held("search").files == 0
+        await store.sweep()
+        assert not [one for one in (tmp_path / "files").rglob("*") if one.is_file()]
+
+
 async def test_cancel_over_http(tmp_path: Path, fast: EngineProcess) -> None:
     async with serving(tmp_path, fast, slots=2) as inferd, inferd.openai() as client:
         slow = encoded(*(line(number, "[tokens 300]") for number in range(50)))

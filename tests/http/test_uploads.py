@@ -87,6 +87,20 @@ async def test_the_order_is_that_of_the_list_and_the_rest_goes(tmp_path: Path) -
         assert len(stored(tmp_path)) == 4
 
 
+async def test_of_many_completes_at_once_one_makes_the_file(tmp_path: Path) -> None:
+    async with serving(tmp_path) as inferd:
+        upload_id = await begun(inferd, len(LINE))
+        part_id = (await send_part(inferd, upload_id, LINE)).json["id"]
+        answers = await asyncio.gather(
+            *(post(inferd, f"/{upload_id}/complete", part_ids=[part_id]) for _ in range(4))
+        )
+        assert [(answer.status, answer.json["status"]) for answer in answers] == [
+            (200, "completed")
+        ] * 4
+        assert len({answer.json["file"]["id"] for answer in answers}) == 1
+        assert inferd.app.node.files.held("search").files == 1
+
+
 async def test_a_part_too_many_is_refused_and_gone(tmp_path: Path) -> None:
     async with serving(tmp_path) as inferd:
         upload_id = await begun(inferd, len(LINE))

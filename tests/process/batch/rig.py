@@ -45,7 +45,23 @@ LIVES_S = 30.0
 @dataclass(frozen=True, slots=True)
 class LocalFile:
     id: str
-    purpose: str
+
+
+class LocalInput:
+    """A file of `LocalFiles`, which deletes none."""
+
+    def __init__(self, files: LocalFiles, path: Path) -> None:
+        self.purpose = path.suffix[1:]
+        self._files = files
+        self._path = path
+
+    async def read(self) -> AsyncIterator[bytes]:
+        if self._files.broken is not None:
+            raise self._files.broken
+        yield self._path.read_bytes()
+
+    def let_go(self) -> None:
+        """Nothing is held."""
 
 
 class LocalFiles:
@@ -62,16 +78,10 @@ class LocalFiles:
         (self.folder / f"{file_id}.{purpose}").write_bytes(data)
         return file_id
 
-    async def find(self, team: str, file_id: str) -> LocalFile | None:
+    async def keep(self, team: str, file_id: str) -> LocalInput | None:
         del team
         found = list(self.folder.glob(f"{file_id}.*"))
-        return LocalFile(file_id, found[0].suffix[1:]) if found else None
-
-    async def read(self, file_id: str) -> AsyncIterator[bytes]:
-        if self.broken is not None:
-            raise self.broken
-        (path,) = self.folder.glob(f"{file_id}.*")
-        yield path.read_bytes()
+        return LocalInput(self, found[0]) if found else None
 
     async def add_from_path(
         self,
@@ -86,7 +96,7 @@ class LocalFiles:
         if broken := self.broken or self.broken_for_results:
             raise broken
         data = await asyncio.to_thread(path.read_bytes)
-        file = LocalFile(self.put(data, purpose), purpose)
+        file = LocalFile(self.put(data, purpose))
         assert also is not None
         await self.db.write(lambda cursor: also(cursor, file))
         return file
@@ -249,7 +259,6 @@ async def rig(
         files.db = db
         around = Surroundings(
             files=files,
-            file_of=files.find,
             answer=answer,
             render=BatchLines.render,
             bills=path.ledger,
