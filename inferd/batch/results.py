@@ -126,12 +126,20 @@ async def store_results(job: Job, files: Files, now_us: int) -> None:
 
 
 def _lost(job: Job, done: list[tuple[int, bool, int]]) -> list[int]:
-    """Lines whose results are not where the checkpoint says: from the first one on, all are."""
-    lost = []
-    for path, of_errors in ((job.spool.output, False), (job.spool.errors, True)):
+    """Lines whose results are not where the checkpoint says, nor in the store.
+
+    From the first one on, all of a spool are.
+    """
+    row, spool, lost = job.row, job.spool, list[int]()
+    for path, of_errors, stored in (
+        (spool.output, False, row.output_file_id),
+        (spool.errors, True, row.error_file_id),
+    ):
+        if stored is not None:
+            continue
         results = sorted((end, line) for line, failed, end in done if failed == of_errors)
         heads = ((end, b'{"id":"%b",' % line_id(job.id, line).encode()) for end, line in results)
-        kept = job.spool.kept(path, heads)
+        kept = spool.kept(path, heads)
         lost += [line for _, line in results[kept:]]
     return lost
 

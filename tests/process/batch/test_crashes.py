@@ -14,6 +14,7 @@ from inferd.clock import utc_now_us
 from inferd.config.batches import Batches
 from inferd.errors import StorageError, WorkerUnreachable
 from inferd.storage import batches
+from inferd.storage.batches import BatchRow
 from inferd.storage.database import Database
 from tests.fakes.running_database import running
 from tests.process.batch.rig import TEAM, Rig, lines, rig
@@ -133,6 +134,24 @@ async def test_results_are_lost_and_the_window_ends(tmp_path: Path) -> None:
         errors = one.lines_of(row.error_file_id)
     assert (row.status, row.failed, row.output_file_id) == ("expired", 20, None)
     assert {line["error"]["code"] for line in errors} == {"batch_expired"}
+
+
+async def test_results_that_are_stored_need_no_spool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(_db: Database, _row: BatchRow) -> BatchRow:
+        raise StorageError("The disk is full.")
+
+    async with rig(tmp_path) as one:
+        with monkeypatch.context() as patched:
+            patched.setattr(batches, "finish", full)
+            created = await one.create(lines(20))
+            await one.until(created.id, lambda row: row.output_file_id)
+            await one.stop()
+    shutil.rmtree(tmp_path / "batches")
+    async with rig(tmp_path) as one:
+        await finished(one, created.id, 20)
+        assert not one.calls
 
 
 async def test_a_stop_is_no_attempt(tmp_path: Path) -> None:
