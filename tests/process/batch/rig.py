@@ -28,6 +28,7 @@ from inferd.config.batches import Batches
 from inferd.errors import InferdError
 from inferd.inference import Endpoint, Priority
 from inferd.metrics import Metrics
+from inferd.routing.batch_speed import BatchSpeed
 from inferd.storage import batches, usage
 from inferd.storage.batches import BatchRow
 from inferd.storage.database import Cursor, Database
@@ -114,6 +115,7 @@ class Rig:
     files: LocalFiles
     runner: Runner
     service: asyncio.Task[None]
+    registry: CollectorRegistry
     settings: list[Batches] = field(default_factory=lambda: [Batches()])
     calls: Counter[str] = field(default_factory=Counter)
     """Tries of lines, by their messages' text."""
@@ -227,6 +229,7 @@ async def rig(
     token_s: float = 0.0,
     slots: int = 4,
     try_s: float = 20.0,
+    speed: BatchSpeed | None = None,
 ) -> AsyncIterator[Rig]:
     """A runner on `folder`, until the scope is left; then its lines in flight are cut."""
     path = DataPath("w-1", slots=slots)
@@ -266,14 +269,15 @@ async def rig(
             line_bytes_max=65_536,
             try_s=try_s,
             models_of=lambda _: {"chat": "chat"},
-            speed_of=lambda _, tokens: path.scheduler.batch_speed(tokens),
+            speed_of=lambda _, tokens: speed or path.scheduler.batch_speed(tokens),
         )
-        runner = Runner(db, folder / "batches", Metrics(CollectorRegistry()), around)
+        registry = CollectorRegistry()
+        runner = Runner(db, folder / "batches", Metrics(registry), around)
         await runner.restore()
         async with asyncio.TaskGroup() as group:
             service = group.create_task(runner.run())
             try:
-                yield Rig(folder, path, db, files, runner, service, settings, calls)
+                yield Rig(folder, path, db, files, runner, service, registry, settings, calls)
             finally:
                 service.cancel()
 

@@ -20,6 +20,7 @@ from inferd.errors import (
     WorkerUnreachable,
 )
 from inferd.inference import Priority
+from inferd.routing.batch_speed import BatchSpeed
 from inferd.storage import batches
 from inferd.storage.batches import BatchRow
 from inferd.storage.database import Database
@@ -284,3 +285,23 @@ async def test_an_end_that_cannot_be_written_is_tried_again(
         output, _ = await one.results(row)
     assert (row.status, len(output), refusals) == ("completed", 5, [])
     assert not list((tmp_path / "batches").iterdir())
+
+
+async def test_a_batch_that_slips_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("inferd.batch.runner.LOOK_S", 0.05)
+    monkeypatch.setattr("inferd.batch.outlook.SEEN_S_MIN", 0.1)
+    hoped = BatchSpeed(prompt_ms=0.0, output_ms=0.0, answer_tokens=1)
+    async with rig(tmp_path, token_s=0.01, slots=1, speed=hoped) as one:
+        created = await one.create(lines(500), window_s=4.0)
+        running = await one.until(created.id, lambda row: row.status == "in_progress")
+        assert running.estimated_end_us is not None
+        assert running.estimated_end_us <= running.expires_us, "by what engines should do"
+        late = await one.until(created.id, lambda row: (row.estimated_end_us or 0) > row.expires_us)
+        assert late.status == "in_progress"
+        row = await one.ended(created.id)
+    assert row.status == "expired"
+    assert one.registry.get_sample_value("inferd_batches_slipped_total") == 1
+    (told,) = [record for record in caplog.messages if "after its window ends" in record]
+    assert created.id in told
