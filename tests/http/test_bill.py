@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from fractions import Fraction
@@ -15,6 +16,7 @@ from inferd.logs import JsonFormatter
 from tests.fakes.engines import EngineProcess
 from tests.fakes.gateway import TEAM, gateway
 from tests.http.raw_connection import ask, chat, client_of, holding
+from tests.http.test_batches import encoded, ended, line, submitted
 
 pytestmark = pytest.mark.real_time
 
@@ -66,6 +68,39 @@ async def test_money_reasons_and_the_balance_agree(fast: EngineProcess, tmp_path
         assert balance["balanced"], worker
         assert worker["engine"]["completion_tokens"] == sum(r["completion_tokens"] for r in lives)
         assert balance["estimated"] == []
+
+
+async def test_a_batch_says_what_it_costs_and_cut_lines_balance(
+    fast: EngineProcess, tmp_path: Path
+) -> None:
+    more = '[files]\nstore = "files"\n[batches]\ncancel_grace_s = 0.05\n'
+    async with gateway(tmp_path, fast, version={"prices": PRICES}, more=more, slots=2) as inferd:
+        async with inferd.openai() as client:
+            short = [line(number, "[tokens 5]") for number in range(6)]
+            slow = [line(number, "[tokens 400]") for number in range(6, 30)]
+            created = await submitted(client, encoded(*short, *slow))
+            counts = None
+            while counts is None or counts.completed < 6:
+                await asyncio.sleep(0.02)
+                counts = (await client.batches.retrieve(created.id)).request_counts
+            await client.batches.cancel(created.id)
+            batch = await ended(client, created.id)
+        rows = await inferd.rows()
+        lives = [
+            await inferd.ask_admin("GET", f"/admin/v1/requests/{row.request_id}") for row in rows
+        ]
+        usage = await inferd.ask_admin("GET", "/admin/v1/usage?by=priority")
+        balance = await inferd.ask_admin("GET", "/admin/v1/reconcile")
+        told = await inferd.metrics()
+    assert len(lives) == batch.request_counts.completed
+    assert batch.request_counts.failed
+    shown = batch.model_extra["inferd"]
+    assert shown["currency"] == "USD"
+    assert Fraction(shown["cost"]) == sum(map(owed, lives)) > 0
+    assert Fraction(usage["total"]["cost"]) == Fraction(shown["cost"])
+    assert [group["priority"] for group in usage["groups"]] == ["batch"]
+    assert balance["balanced"], balance["workers"]
+    assert 'inferd_unbilled_tokens_total{reason="cut"}' in told
 
 
 async def test_a_refused_request_has_a_life_too(fast: EngineProcess, tmp_path: Path) -> None:
