@@ -73,7 +73,8 @@ def submit(  # noqa: PLR0917 - options, given by name
 ) -> None:
     """Check a file, upload it, and run it as a batch. Its id goes to standard output.
 
-    With --wait the exit code is 1 unless every line has completed.
+    Whether it should be done in time is said once inferd has checked it. With --wait the exit code
+    is 1 unless every line has completed.
     """
     from inferd.cli.durations import parse_duration
 
@@ -100,7 +101,9 @@ def submit(  # noqa: PLR0917 - options, given by name
         if wait:
             typer.echo(batch["id"], err=True)
             return await followed(client, batch["id"])
-        return batch
+        if not as_json:
+            typer.echo(batch["id"])
+        return await client.checked(batch["id"])
 
     batch = _run(work, key, key_file, base_url, config)
     _show_submitted(batch, wait=wait, as_json=as_json)
@@ -140,12 +143,7 @@ def show(
     config: ConfigPath = CONFIG,
 ) -> None:
     """Show one batch in full."""
-
-    async def work(client: BatchClient) -> Batch:
-        from inferd.cli.batch_display import followed
-
-        return await (followed(client, batch_id) if wait else client.get(batch_id))
-
+    work = _following(lambda client: client.get(batch_id), wait=wait)
     _show(_run(work, key, key_file, base_url, config), as_json=as_json)
 
 
@@ -160,13 +158,7 @@ def cancel(
     config: ConfigPath = CONFIG,
 ) -> None:
     """Run no more of a batch. What is done stays, and is billed."""
-
-    async def work(client: BatchClient) -> Batch:
-        from inferd.cli.batch_display import followed
-
-        batch = await client.cancel(batch_id)
-        return await followed(client, batch_id) if wait else batch
-
+    work = _following(lambda client: client.cancel(batch_id), wait=wait)
     _show(_run(work, key, key_file, base_url, config), as_json=as_json)
 
 
@@ -316,6 +308,20 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
+def _following(
+    call: Callable[[BatchClient], Awaitable[Batch]], *, wait: bool
+) -> Callable[[BatchClient], Awaitable[Batch]]:
+    """The call, and then with `wait` the batch's way to its end."""
+
+    async def work(client: BatchClient) -> Batch:
+        from inferd.cli.batch_display import followed
+
+        batch = await call(client)
+        return await followed(client, batch["id"]) if wait else batch
+
+    return work
+
+
 def _run(
     work: Callable[[BatchClient], Awaitable[Any]],
     key: str | None,
@@ -359,6 +365,9 @@ def _show_submitted(batch: Batch, *, wait: bool, as_json: bool) -> None:
         return
     if as_json:
         typer.echo(json.dumps(batch))
-        return
-    typer.echo(batch["id"])
-    typer.echo(f"It is being checked; follow it: inferd batch show {batch['id']} --wait", err=True)
+    else:
+        from inferd.cli.batch_view import after_submit
+
+        typer.echo(after_submit(batch), err=True)
+    if batch["status"] == "failed":
+        raise typer.Exit(FAILED)

@@ -15,13 +15,19 @@ from urllib.parse import quote
 
 import aiohttp
 
-from inferd.cli.chat_client import CONNECT_S, OK, SILENCE_S_MAX, asked, refused, told
+from inferd.cli.chat_client import CONNECT_S, OK, SILENCE_S_MAX, ApiError, asked, refused, told
+from inferd.clock import monotonic
 from inferd.errors import StartError
 
 Batch = dict[str, Any]
 
 LOOK_S = 1.0
 """Between two looks at a batch that runs."""
+AWAY_S_MAX = 120.0
+"""Nobody answers for longer: then it is no restart."""
+CHECKED_LOOK_S = 0.2
+CHECKED_S_MAX = 15.0
+"""Other batches of large files may be checked before it."""
 PAGE = 100
 READ_BYTES = 262_144
 ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
@@ -72,13 +78,32 @@ class BatchClient:
         return found
 
     async def follow(self, batch_id: str) -> AsyncIterator[Batch]:
-        """The batch as it is, again and again, until it has ended."""
+        """The batch as it is, again and again, until it has ended.
+
+        An inferd that starts anew is waited for: batches outlive it.
+        """
+        seen_at: float | None = None
+        while True:
+            try:
+                batch = await self.get(batch_id)
+            except ApiError:
+                if seen_at is None or monotonic() - seen_at > AWAY_S_MAX:
+                    raise
+            else:
+                seen_at = monotonic()
+                yield batch
+                if batch["status"] in ENDED:
+                    return
+            await asyncio.sleep(LOOK_S)
+
+    async def checked(self, batch_id: str) -> Batch:
+        """A new batch once its file is checked, or as it is after `CHECKED_S_MAX`."""
+        ends = monotonic() + CHECKED_S_MAX
         while True:
             batch = await self.get(batch_id)
-            yield batch
-            if batch["status"] in ENDED:
-                return
-            await asyncio.sleep(LOOK_S)
+            if batch["status"] != "validating" or monotonic() >= ends:
+                return batch
+            await asyncio.sleep(CHECKED_LOOK_S)
 
     async def download(self, file_id: str, path: Path) -> int:
         """Write a file of results to `path`, whole or not at all. Its bytes."""

@@ -55,6 +55,7 @@ def in_full(batch: Batch) -> str:
         f"  input     {batch['input_file_id']}",
         f"  lines     {said}",
         f"  tokens    {tokens}",
+        *([f"  cost      {costs}"] if (costs := cost(batch)) else []),
         f"  created   {time(batch['created_at'])}, window {batch['completion_window']}",
         f"  ends      {ends(batch)}",
     ]
@@ -63,13 +64,30 @@ def in_full(batch: Batch) -> str:
         for kind in ("output", "error")
         if batch[f"{kind}_file_id"] is not None
     ]
-    if costs := cost(batch):
-        lines.insert(-1, f"  cost      {costs}")
     for name, value in (batch["metadata"] or {}).items():
         lines.append(f"  metadata  {name}={value}")
     if batch["errors"] is not None:
         lines += [f"  {error_line(error)}" for error in batch["errors"]["data"]]
     return "\n".join(lines)
+
+
+def after_submit(batch: Batch) -> str:
+    """What is known of it once it is checked: whether it should be done in time."""
+    follow = f"Follow it: inferd batch show {batch['id']} --wait"
+    if batch["status"] == "validating":
+        return f"It is being checked. {follow}"
+    if batch["errors"] is not None:
+        told = [error_line(error) for error in batch["errors"]["data"]]
+        return "\n".join([f"It has {batch['status']}:", *told])
+    if batch["inferd"]["estimated_completion_at"] is None:
+        return f"It is {batch['status'].replace('_', ' ')}. {follow}"
+    if batch["inferd"]["in_time"]:
+        return f"It should be done {ends(batch)}. {follow}"
+    expires = time(batch["expires_at"])
+    return (
+        f"It should be done {ends(batch)}: its window ends {expires}, and what is not done by then"
+        f" expires. {follow}"
+    )
 
 
 def error_line(error: dict[str, Any]) -> str:
