@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import random
 import shutil
@@ -134,6 +135,28 @@ async def test_results_are_lost_and_the_window_ends(tmp_path: Path) -> None:
         errors = one.lines_of(row.error_file_id)
     assert (row.status, row.failed, row.output_file_id) == ("expired", 20, None)
     assert {line["error"]["code"] for line in errors} == {"batch_expired"}
+
+
+async def test_a_full_disk_holds_lines_up_and_loses_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inferd.batch.committer.RETRY_S", 0.05)
+    pwrite = os.pwrite
+    refused: list[int] = []
+
+    def full_for_a_while(descriptor: int, data: memoryview, at: int) -> int:
+        if at and len(refused) < 5:  # the input has gone through, and the first results
+            refused.append(pwrite(descriptor, data[: len(data) // 2], at))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return pwrite(descriptor, data, at)
+
+    async with rig(tmp_path, token_s=0.001) as one:
+        created = await one.create(lines(60))
+        await one.until(created.id, lambda row: row.completed)
+        monkeypatch.setattr(os, "pwrite", full_for_a_while)
+        await finished(one, created.id, 60)
+        assert sum(one.calls.values()) == 60, "no line is asked for twice"
+    assert len(refused) == 5
 
 
 async def test_results_that_are_stored_need_no_spool(
