@@ -27,6 +27,7 @@ from inferd.api.node_admin import NodeAdmin
 from inferd.api.node_routes import NodeApi
 from inferd.api.operations import OPERATIONS
 from inferd.api.probes import Probes
+from inferd.api.recorder import Recorder
 from inferd.api.refusals import Refusals
 from inferd.api.routes import admin_app, public_app
 from inferd.api.uploads import UploadsApi
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Scope
 
+    from inferd.config.recording import Recording
     from inferd.config.schema import Config
     from inferd.inference import Caller
     from inferd.metrics import Metrics
@@ -142,12 +144,9 @@ class Node:
         self.supervisor.inherit(records)
         self.supervisor.apply(pools_from_config(loaded))
         self.files = self._file_store(objects)
-        self.history = History(
-            schedulers=self.fleet.schedulers,
-            workers=self.supervisor.workers.values,
-            metrics=metrics,
-        )
+        self.history = self._plot_history()
         self.capacity = CapacityKeeper(db, metrics, lambda: self.fleet.every_scheduler)
+        self.recorder = self._text_recorder()
         self._endpoints = [self.endpoint(operation) for operation in OPERATIONS]
         self.batches = self._batch_runner()
 
@@ -204,8 +203,23 @@ class Node:
             budgets=self.budgets,
             estimator=self.estimator,
             server=self.config.server,
+            recorder=self.recorder,
             caller_of=caller_of,
         )
+
+    def _plot_history(self) -> History:
+        return History(
+            schedulers=self.fleet.schedulers,
+            workers=self.supervisor.workers.values,
+            metrics=self.metrics,
+        )
+
+    def _text_recorder(self) -> Recorder:
+        folder = self.loaded.resolve(self.config.server.state_dir) / "recordings"
+        return Recorder(folder, self.metrics, self._recording_of)
+
+    def _recording_of(self, team: str) -> Recording | None:
+        return next((one.recording for one in self.config.teams if one.name == team), None)
 
     def admin_app(self, admin_key: str) -> ASGIApp:
         """What admins and ops reach."""
@@ -251,6 +265,7 @@ class Node:
             ("GPU watch", GpuWatch(self.supervisor.gpus, self.metrics).run()),
             ("ledger keeper", rollup.keep(self.db, lambda: self.config.billing.rows_kept_days)),
             ("capacity keeper", self.capacity.run()),
+            ("text recorder", self.recorder.run()),
             ("file sweeper", self.files.run()),
             ("tokenizer checks", self.count_checks.run()),
             ("plot sampler", self.history.run()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from starlette.requests import Request
@@ -13,10 +14,11 @@ from inferd.api.admin import json_route
 from inferd.api.fields import shown
 from inferd.api.reconcile import reconcile
 from inferd.errors import InvalidField, NotFound
-from inferd.storage import audit
+from inferd.storage import audit, usage
 from inferd.storage.rollup import HourFilter
 
 if TYPE_CHECKING:
+    from inferd.api.recorder import Recorder
     from inferd.api.refusals import Refusals
     from inferd.config.schema import Config
     from inferd.fleet import Fleet
@@ -35,6 +37,7 @@ class Node(Protocol):
     db: Database
     fleet: Fleet
     refusals: Refusals
+    recorder: Recorder
 
     @property
     def config(self) -> Config: ...
@@ -50,6 +53,10 @@ class BillApi:
         return [
             json_route("GET", "/admin/v1/usage", self._usage),
             json_route("GET", "/admin/v1/requests/{id}", self._request),
+            # No GET: who looks at text is written down, as whoever changes something is.
+            json_route("POST", "/admin/v1/requests/{id}/text", self._text),
+            json_route("GET", "/admin/v1/recordings", self._recordings),
+            json_route("DELETE", "/admin/v1/recordings/{team}", self._delete_recordings),
             json_route("GET", "/admin/v1/reconcile", self._reconcile),
             json_route("GET", "/admin/v1/audit", self._audit),
         ]
@@ -76,6 +83,29 @@ class BillApi:
             if refused is None:
                 raise
             return refused
+
+    async def _text(self, http: Request) -> Answer:
+        row = await usage.find(self._node.db, http.path_params["id"])
+        found = None
+        if row is not None:
+            found = await self._node.recorder.find(row.team, row.request_id, row.ts_us)
+        if found is None:
+            raise NotFound(
+                "There is no text of this request: only that of teams with a section"
+                " [teams.recording] is kept, for its kept_days."
+            )
+        return {"object": "request.text", **asdict(found)}
+
+    async def _recordings(self, _: Request) -> Answer:
+        found = await self._node.recorder.kept()
+        return {"object": "list", "data": [{"object": "recording", **asdict(one)} for one in found]}
+
+    async def _delete_recordings(self, http: Request) -> Answer:
+        team = http.path_params["team"]
+        if all(one.team != team for one in await self._node.recorder.kept()):
+            raise NotFound(f"No text of a team {shown(team)!r} is kept.")
+        size = await self._node.recorder.delete(team)
+        return {"object": "recording.deleted", "team": team, "bytes": size}
 
     async def _reconcile(self, _: Request) -> Answer:
         return await reconcile(self._node)

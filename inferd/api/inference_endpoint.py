@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from inferd.api.access import Access
     from inferd.api.parsed import LimitsOf, ParsedRequest, Tables
+    from inferd.api.recorder import Recorder
     from inferd.config.schema import Server
     from inferd.dispatch import Dispatch
     from inferd.inference import Caller
@@ -84,7 +85,7 @@ class Operation:
 class InferenceEndpoint:
     """An ASGI endpoint. Holds nothing of a request beyond its call."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the owners that it asks, each by name
         self,
         operation: Operation,
         *,
@@ -94,6 +95,7 @@ class InferenceEndpoint:
         budgets: Budgets,
         estimator: Estimator,
         server: Server,
+        recorder: Recorder,
         caller_of: Callable[[Scope], Caller] | None = None,
     ) -> None:
         """`caller_of` tells who asks, where it is not the key that does; it raises AuthError."""
@@ -105,6 +107,7 @@ class InferenceEndpoint:
         self._budgets = budgets
         self._estimator = estimator
         self._server = server
+        self._recorder = recorder
         self._hasher = PrefixHasher()
 
     @property
@@ -119,6 +122,18 @@ class InferenceEndpoint:
         record = record_of(scope)
         caller = self._caller_of(scope)
         record.team, record.key_id = caller.team, caller.key_id
+        heard = self._recorder.begin(self._access.team(caller), record.request_id, self.path)
+        if heard is None:
+            await self._serve(caller, record, scope, receive, send)
+            return
+        try:
+            await self._serve(caller, record, *heard.listen(scope, receive, send))
+        finally:
+            self._recorder.keep(heard)
+
+    async def _serve(
+        self, caller: Caller, record: RequestRecord, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         why: dict[str, str] = {}
         record.headers = lambda: {
             **self._limits(record, caller),

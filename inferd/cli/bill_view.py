@@ -51,6 +51,17 @@ def capacity_table(groups: Iterable[Answer]) -> Table:
     return table
 
 
+def recordings_table(kept: Iterable[Answer]) -> Table:
+    """A row a team of which text is kept."""
+    table = _table("team")
+    table.add_column("megabytes", justify="right")
+    table.add_column("since (UTC)")
+    for one in kept:
+        megabytes = f"{one['bytes'] / 1_000_000:,.1f}"
+        table.add_row(one["team"], megabytes, _shown("hour", one["since_us"] // 1_000_000))
+    return table
+
+
 def life_view(row: Answer, currency: str) -> RenderableType:
     """What happened, in the order in which it did, then what it was and what it cost."""
     steps = _grid()

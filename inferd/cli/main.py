@@ -24,6 +24,7 @@ from inferd.cli import (
     logs,
     pools,
     reconcile,
+    recordings,
     reload,
     serve,
     simulate,
@@ -50,7 +51,7 @@ PANELS = {
     "Teams": ("teams", "keys"),
     "Run": ("serve", "reload", "chat", "batch"),
     "Look": ("status", "top", "pools", "workers", "gpus", "logs", "why", "simulate"),
-    "Bill": ("usage", "reconcile", "audit"),
+    "Bill": ("usage", "reconcile", "recordings", "audit"),
 }
 """The panels of the first screen and what is in each, in order."""
 
@@ -123,6 +124,7 @@ def make_app() -> typer.Typer:
         simulate,
         usage,
         reconcile,
+        recordings,
         audit,
     ):
         module.register(app)

@@ -25,6 +25,12 @@ def why(
     request_id: Annotated[
         str, typer.Argument(metavar="REQUEST_ID", help="The x-request-id, or the response's id.")
     ],
+    text: Annotated[
+        bool,
+        typer.Option(
+            "--text", help="What was asked and answered, if its team keeps that; it is audited."
+        ),
+    ] = False,
     as_json: AsJson = False,
     config: ConfigPath = CONFIG,
 ) -> None:
@@ -32,6 +38,9 @@ def why(
 
     Waits, placement, speed, tokens and cost, or the reason of its refusal.
     """
+    if text:
+        _show_text(_text(request_id.strip(), config), as_json=as_json)
+        return
     answer = _life(request_id.strip(), config)
     if as_json:
         typer.echo(json.dumps(answer))
@@ -42,6 +51,29 @@ def why(
 
     refused = answer["object"] == "refusal"
     show(refusal_view(answer) if refused else life_view(answer, currency(config)))
+
+
+def _show_text(answer: Answer, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(answer))
+        return
+    typer.echo(f"POST {answer['path']}", err=True)
+    typer.echo(answer["request"])
+    typer.echo(f"Answer{', cut' if answer['cut'] else ''}:", err=True)
+    typer.echo(answer["answer"])
+
+
+def _text(request_id: str, config: Path) -> Answer:
+    """From the running server, which writes down who looks."""
+    import asyncio
+
+    from inferd.cli.server_place import find_server
+
+    async def ask() -> Answer:
+        async with find_server(config).admin() as admin:
+            return await admin.call("POST", f"requests/{quote(request_id, safe='')}/text")
+
+    return asyncio.run(ask())
 
 
 def _life(request_id: str, config: Path) -> Answer:

@@ -16,6 +16,7 @@ from inferd.config.batches import Batches
 from inferd.config.files import Files
 from inferd.config.limits import LimitsOnModel
 from inferd.config.money import Billing, Budget
+from inferd.config.recording import Recording
 from inferd.config.sampling_defaults import Extra, SamplingDefaults
 from inferd.config.section import ORIGIN, Folder, ModelName, Name, Seconds, Section, Tokens
 from inferd.config.tracing import Tracing
@@ -200,6 +201,9 @@ class Team(Section):
         description="all its files together; unset: files.team_bytes_max",
     )
     budget: Budget | None = Field(None, description="what it may use in a month")
+    recording: Recording | None = Field(
+        None, description="keep what it asks and is answered; unset: no text is kept"
+    )
 
 
 class Logs(Section):

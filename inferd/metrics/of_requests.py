@@ -97,6 +97,11 @@ class OfRequests(Declarations):
             "inferd_bucket_balance_tokens", "team", "Tokens that a team can spend at once."
         )
 
+        recordings = self._counter(
+            "inferd_recordings", "team outcome", "Texts of teams that want theirs kept."
+        )
+        self.recordings = Bound[tuple[str, str], Counter](lambda key: recordings.labels(*key))
+        """By team and outcome: `kept`, `dropped`."""
         self.budget_used_ratio = self._gauge(
             "inferd_budget_used_ratio", "team kind", "Share of this month's budget that is spent."
         )

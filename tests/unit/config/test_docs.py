@@ -38,6 +38,7 @@ HEADINGS = {
     "Team": "[[teams]]",
     "LimitsOnModel": "[[teams.limits]]",
     "Budget": "[teams.budget]",
+    "Recording": "`[teams.recording]`",
 }
 
 

@@ -80,4 +80,5 @@ NAMED = {
     "teams": sections()["Team"],
     "teams.limits": sections()["LimitsOnModel"],
     "teams.budget": sections()["Budget"],
+    "teams.recording": sections()["Recording"],
 }

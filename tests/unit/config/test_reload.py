@@ -59,6 +59,7 @@ RAW: dict[str, Any] = {
             "name": "search",
             "limits": ({"model": "chat"},),
             "budget": {"money_per_month": 10, "tokens_per_month": 1_000},
+            "recording": {"kept_days": 7},
         },
         {"name": "mail"},
     ),

@@ -1,0 +1,218 @@
+"""Keeps the text of the requests of teams that want it kept; of all others it never sees any.
+
+Owns what waits to be written, which is bounded: what comes while the disk is behind is not kept,
+and counted, and no answer ever waits for it. Text goes to `storage.recordings` and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from inferd.clock import monotonic, utc_now_us
+from inferd.storage import recordings
+from inferd.storage.recordings import Kept, Recorded
+
+if TYPE_CHECKING:
+    from starlette.types import Message, Receive, Scope, Send
+
+    from inferd.config.recording import Recording
+    from inferd.config.schema import Team
+    from inferd.metrics import Metrics
+
+TEXT_BYTES_MAX: Final = 1_048_576
+"""Kept of one request's body, and of its answer."""
+WAITING_BYTES_MAX: Final = 67_108_864
+TRIM_S: Final = 60.0
+
+_log: Final = logging.getLogger(__name__)
+
+
+class Body(Protocol):
+    """Where the chunks of a streamed answer are written, past `send`."""
+
+    @property
+    def ready(self) -> bool: ...
+
+    def write(self, data: bytes) -> None: ...
+
+
+class _Text:
+    """Bytes on their way, as far as they are kept."""
+
+    __slots__ = ("cut", "parts", "size")
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.size = 0
+        self.cut = False
+
+    def take(self, data: bytes) -> None:
+        kept = data[: TEXT_BYTES_MAX - self.size]
+        self.cut |= len(kept) < len(data)
+        if kept:
+            self.parts.append(bytes(kept))
+            self.size += len(kept)
+
+    def text(self) -> str:
+        return b"".join(self.parts).decode("utf-8", errors="replace")
+
+
+class _HeardBody:
+    __slots__ = ("_body", "_text")
+
+    def __init__(self, body: Body, text: _Text) -> None:
+        self._body = body
+        self._text = text
+
+    @property
+    def ready(self) -> bool:
+        return self._body.ready
+
+    def write(self, data: bytes) -> None:
+        self._text.take(data)
+        self._body.write(data)
+
+
+class Heard:
+    """One request of a team that wants it kept: listens at both ends of the endpoint."""
+
+    def __init__(self, team: str, request_id: str, path: str) -> None:
+        self.team = team
+        self._request_id = request_id
+        self._path = path
+        self._at_us = utc_now_us()
+        self._request = _Text()
+        self._answer = _Text()
+
+    def listen(self, scope: Scope, receive: Receive, send: Send) -> tuple[Scope, Receive, Send]:
+        """The three of the request, in whose place these are used from now on."""
+
+        async def received() -> Message:
+            message = await receive()
+            if message["type"] == "http.request":
+                self._request.take(message.get("body", b""))
+            return message
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                self._answer.take(message.get("body", b""))
+            await send(message)
+
+        body = scope.get("inferd.body")
+        if body is not None:
+            scope = {**scope, "inferd.body": _HeardBody(body, self._answer)}
+        return scope, received, sent
+
+    @property
+    def size(self) -> int:
+        return self._request.size + self._answer.size
+
+    def recorded(self) -> Recorded:
+        return Recorded(
+            request_id=self._request_id,
+            team=self.team,
+            at_us=self._at_us,
+            path=self._path,
+            request=self._request.text(),
+            answer=self._answer.text(),
+            cut=self._request.cut or self._answer.cut,
+        )
+
+
+class Recorder:
+    """`run` is the service that writes and deletes."""
+
+    def __init__(
+        self, folder: Path, metrics: Metrics, settings_of: Callable[[str], Recording | None]
+    ) -> None:
+        """`settings_of` tells what a team wants, by name; None: that nothing is kept."""
+        self._folder = folder
+        self._metrics = metrics
+        self._settings_of = settings_of
+        self._waiting: deque[Heard] = deque()
+        self._waiting_bytes = 0
+        self._woken = asyncio.Event()
+
+    def begin(self, team: Team, request_id: str, path: str) -> Heard | None:
+        """Who listens to a request; None: nobody does."""
+        return None if team.recording is None else Heard(team.name, request_id, path)
+
+    def keep(self, heard: Heard) -> None:
+        """It has ended. Never waits."""
+        if self._waiting_bytes + heard.size > WAITING_BYTES_MAX:
+            self._metrics.recordings[heard.team, "dropped"].inc()
+            return
+        self._waiting.append(heard)
+        self._waiting_bytes += heard.size
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Write what comes, delete what is old. What still waits at the end is written then."""
+        trimmed = monotonic() - TRIM_S
+        try:
+            while True:
+                if monotonic() - trimmed >= TRIM_S:
+                    trimmed = monotonic()
+                    await asyncio.to_thread(self._trim)
+                try:
+                    async with asyncio.timeout(TRIM_S):
+                        await self._woken.wait()
+                except TimeoutError:
+                    continue
+                self._woken.clear()
+                await asyncio.to_thread(self._write, self._taken())
+        finally:
+            self._write(self._taken())  # blocks: the loop has nothing else to do at the end
+
+    async def find(self, team: str, request_id: str, around_us: int) -> Recorded | None:
+        """The text of one request, if it was kept."""
+        folder = self._folder
+        return await asyncio.to_thread(recordings.find, folder, team, request_id, around_us)
+
+    async def kept(self) -> list[Kept]:
+        """How much is there, by team."""
+        return await asyncio.to_thread(recordings.kept, self._folder)
+
+    async def delete(self, team: str) -> int:
+        """Delete all text of a team; how many bytes. What still waits is not kept either."""
+        self._waiting = deque(one for one in self._waiting if one.team != team)
+        self._waiting_bytes = sum(one.size for one in self._waiting)
+        return await asyncio.to_thread(recordings.delete, self._folder, team)
+
+    def _taken(self) -> list[Heard]:
+        taken = list(self._waiting)
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        return taken
+
+    def _write(self, heard: list[Heard]) -> None:
+        """In a thread, but for the end."""
+        if not heard:
+            return
+        try:
+            recordings.append(self._folder, [one.recorded() for one in heard])
+        except OSError as error:
+            outcome = "dropped"
+            _log.error("text that teams want kept cannot be written: %s", error.strerror)
+        else:
+            outcome = "kept"
+        for one in heard:
+            self._metrics.recordings[one.team, outcome].inc()
+
+    def _trim(self) -> None:
+        now_us = utc_now_us()
+        for one in recordings.kept(self._folder):
+            wanted = self._settings_of(one.team)
+            try:
+                if wanted is None:
+                    recordings.delete(self._folder, one.team)
+                else:
+                    days, size = wanted.kept_days, wanted.bytes_max
+                    recordings.trim(self._folder, one.team, days, size, now_us)
+            except OSError as error:
+                _log.error("kept text of %s cannot be deleted: %s", one.team, error.strerror)
