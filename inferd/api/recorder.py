@@ -198,7 +198,7 @@ class Recorder:
             recordings.append(self._folder, [one.recorded() for one in heard])
         except OSError as error:
             outcome = "dropped"
-            _log.error("text that teams want kept cannot be written: %s", error.strerror)
+            _log.warning("text that teams want kept cannot be written: %s", error.strerror)
         else:
             outcome = "kept"
         for one in heard:
@@ -215,4 +215,4 @@ class Recorder:
                     days, size = wanted.kept_days, wanted.bytes_max
                     recordings.trim(self._folder, one.team, days, size, now_us)
             except OSError as error:
-                _log.error("kept text of %s cannot be deleted: %s", one.team, error.strerror)
+                _log.warning("kept text of %s cannot be deleted: %s", one.team, error.strerror)

@@ -38,7 +38,7 @@ HEADINGS = {
     "Team": "[[teams]]",
     "LimitsOnModel": "[[teams.limits]]",
     "Budget": "[teams.budget]",
-    "Recording": "`[teams.recording]`",
+    "Recording": "[teams.recording]",
 }
 
 
