@@ -62,12 +62,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
         yield Engines(tmp_path_factory.mktemp("engines"), stack)
 
 
-REAL = pytest.param(
-    "real", marks=[pytest.mark.engine, pytest.mark.slow, pytest.mark.xdist_group("contract")]
-)
-
-
-@pytest.fixture(params=["fake", REAL])
+@pytest.fixture(params=["fake", pytest.param("real", marks=[pytest.mark.engine, pytest.mark.slow])])
 def shared_engine(request: pytest.FixtureRequest, engines: Engines) -> EngineProcess:
     """An engine with nothing to do."""
     return engines.get(request.param)

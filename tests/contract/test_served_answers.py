@@ -17,12 +17,7 @@ from tests.contract.conftest import CONTRACT_KEY, Engines
 from tests.fakes.engines import connected
 from tests.fakes.gateway import MODEL, gateway
 
-pytestmark = [
-    pytest.mark.engine,
-    pytest.mark.slow,
-    pytest.mark.xdist_group("contract"),
-    pytest.mark.real_time(timeout_s=300),
-]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.real_time(timeout_s=300)]
 
 QUESTIONS = 1
 SCHEMAS = 8

@@ -9,12 +9,7 @@ import pytest
 from tests.fakes.lora_folder import adapters_table
 from tests.fakes.served import MODEL, Served, ServeProcess, command, using
 
-pytestmark = [
-    pytest.mark.engine,
-    pytest.mark.slow,
-    pytest.mark.xdist_group("whole"),
-    pytest.mark.real_time(timeout_s=420),
-]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.real_time(timeout_s=420)]
 
 TURNS = 200
 

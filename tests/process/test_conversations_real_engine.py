@@ -19,16 +19,11 @@ from inferd.quota.model_tokenizer import ModelTokenizer
 from tests.fakes.engines import DEMO_MODEL
 from tests.fakes.served import MODEL, Served, ServeProcess, engine_tokens, using
 
-pytestmark = [
-    pytest.mark.engine,
-    pytest.mark.slow,
-    pytest.mark.xdist_group("plain"),
-    pytest.mark.real_time(timeout_s=420),
-]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.real_time(timeout_s=420)]
 
 QUESTIONS = Path(__file__).parents[1] / "data" / "mt_bench_questions.jsonl"
 IN_FLIGHT = 8
-OUTPUT_TOKENS = 48
+OUTPUT_TOKENS = 24
 ANY_EOS = {"ignore_eos": True}
 """Random weights may end an answer before its first word."""
 

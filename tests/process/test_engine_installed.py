@@ -14,7 +14,7 @@ from inferd.provision.demo_model import DEMO
 from inferd.provision.environment import EngineEnvironment
 from tests.fakes.engines import DEMO_MODEL, ENGINE_ENVIRONMENT, REPOSITORY
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.xdist_group("installed")]
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 COMMAND_S = 120.0
 PERMUTED = """

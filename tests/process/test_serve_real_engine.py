@@ -26,12 +26,7 @@ from tests.fakes.served import (
     using,
 )
 
-pytestmark = [
-    pytest.mark.engine,
-    pytest.mark.slow,
-    pytest.mark.xdist_group("plain"),
-    pytest.mark.real_time(timeout_s=420),
-]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.real_time(timeout_s=420)]
 
 HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Count to ten thousand."}]
 STREAMS = 10

@@ -7,12 +7,7 @@ import pytest
 from scripts.soaks import faults
 from tests.fakes.served import ServeProcess, using
 
-pytestmark = [
-    pytest.mark.engine,
-    pytest.mark.slow,
-    pytest.mark.xdist_group("whole"),
-    pytest.mark.real_time(timeout_s=420),
-]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.real_time(timeout_s=420)]
 
 
 async def test_a_long_prompt_is_no_hang_and_a_dead_or_stopped_scheduler_is_found(
