@@ -21,7 +21,7 @@ import aiohttp
 
 from inferd.storage.usage import UsageRow
 from scripts.soaks.chaos_node import ChaosNode
-from tests.fakes.engines import DEMO_MODEL, ENGINE_ENVIRONMENT, REPOSITORY
+from tests.fakes.engines import DEMO_MODEL, REPOSITORY
 from tests.fakes.power_cut import Log
 from tests.fakes.served import DUMMY_ARGS
 
@@ -29,15 +29,6 @@ TEAM: Final = "search"
 LOOK_S: Final = 0.05
 LISTENS_S_MAX: Final = 60.0
 TEXT = """
-[server]
-listen = "127.0.0.1:{port}"
-admin_listen = "127.0.0.1:{admin}"
-state_dir = "state"
-unready_s = 0
-
-[engine]
-environment = "{environment}"
-
 [files]
 store = "files"
 
@@ -98,14 +89,11 @@ class BatchNode(ChaosNode):
     def write_config(self, **changed: int) -> None:
         self.settings.update(changed)
         text = TEXT.format(
-            port=self.port,
-            admin=self.admin,
-            environment=ENGINE_ENVIRONMENT if self.real else "engine",
             weights=DEMO_MODEL if self.real else "model",
             count=self.workers,
             extra_args=json.dumps(DUMMY_ARGS if self.random_weights else [], ensure_ascii=True),
         )
-        self.config.write_text(text)
+        self.put_config(text)
 
     async def prepare(self, speed: float) -> None:
         if not self.real:

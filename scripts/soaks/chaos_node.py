@@ -31,18 +31,21 @@ TEAMS = ("search", "docs", "batch")
 START_S_MAX = 180.0
 STOP_S_MAX = 60.0
 N = TypeVar("N", bound="ChaosNode")
-TEXT = """
+HEAD = """
+[engine]
+environment = "{environment}"
+
 [server]
 listen = "127.0.0.1:{port}"
 admin_listen = "127.0.0.1:{admin}"
 state_dir = "state"
 unready_s = 0
+"""
+"""What all nodes of soaks have; more of the server may follow."""
+TEXT = """
 shutdown_grace_s = 10
 request_deadline_s = 30
 stall_s = 5
-
-[engine]
-environment = "{environment}"
 
 [[models]]
 name = "chat"
@@ -131,16 +134,19 @@ class ChaosNode:
         parts = {"kind": "parts", "count": 2}
         flags = ["--fault", json.dumps(parts)]
         text = TEXT.format(
-            port=self.port,
-            admin=self.admin,
-            environment=ENGINE_ENVIRONMENT if self.real else "engine",
             weights=DEMO_MODEL if self.real else "model",
             extra_args=json.dumps(DUMMY_ARGS if self.real else flags, ensure_ascii=True),
             silence_s=5 if self.real else 2,
             wait_s=10,
             **values,
         )
-        self.config.write_text(text)
+        self.put_config(text)
+
+    def put_config(self, text: str) -> None:
+        """Write inferd.toml: `HEAD` and then `text`."""
+        environment = ENGINE_ENVIRONMENT if self.real else "engine"
+        head = HEAD.format(port=self.port, admin=self.admin, environment=environment)
+        self.config.write_text(head + text)
 
     async def prepare(self, speed: float) -> None:
         """Folder, engine, keys: before the first start."""

@@ -24,18 +24,10 @@ PRICES: Final = {
     "free": "",
 }
 HEALED_S_MAX: Final = 120.0
-HEAD = """
-[server]
-listen = "127.0.0.1:{port}"
-admin_listen = "127.0.0.1:{admin}"
-state_dir = "state"
-unready_s = 0
+SERVER = """
 shutdown_grace_s = 10
 request_deadline_s = 30
 stall_s = 8
-
-[engine]
-environment = "engine"
 """
 MODEL = """
 [[models]]
@@ -100,7 +92,7 @@ class DayNode(ChaosNode):
         self.settings.update(changed)
         values = {"drain_s": 5, "weight": 1, **self.settings}
         flags = ["--journal", str(self.journal)]
-        parts = [HEAD.format(port=self.port, admin=self.admin)]
+        parts = [SERVER]
         parts += [
             MODEL.format(
                 name=name,
@@ -119,7 +111,7 @@ class DayNode(ChaosNode):
             )
             for number, team in enumerate(self.teams)
         ]
-        self.config.write_text("".join(parts))
+        self.put_config("".join(parts))
 
     async def prepare(self, speed: float) -> None:
         """Folder and engine. Keys are made by `make_keys`, once it runs: there are many teams."""
