@@ -71,6 +71,13 @@ async def test_two_adapters_in_turn_with_a_reload_between(whole_inferd: ServePro
         assert await said(inferd, "two") == third
         worker = await inferd.worker()
         assert worker["adapters"] == {"two": "loaded"}
+
+        await inferd.killed_and_started_again()
+        again = await inferd.until_ready()
+        assert again["pid"] == worker["pid"], "the engine is taken over with what it holds"
+        assert await said(inferd, "two") == third
+        assert await said(inferd, MODEL) == known[MODEL]
+        assert (await ask(inferd, "one"))[0] == 404
         rows = [row for row in inferd.rows() if row.team == "demo"]
         assert sum(row.model == "one" for row in rows) == TURNS // 2 + 2
         assert {row.model for row in rows} == {MODEL, "one", "two"}

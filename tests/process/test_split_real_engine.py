@@ -95,6 +95,13 @@ async def test_two_engines_answer_together_and_either_may_be_lost(tmp_path: Path
         many = await asyncio.gather(*(ask(inferd, stream=bool(n % 2)) for n in range(8)))
         assert {status for status, _ in many} == {200}
 
+        before = {side: one["pid"] for side, one in (await both_ready(inferd)).items()}
+        await inferd.killed_and_started_again()
+        after = {side: one["pid"] for side, one in (await both_ready(inferd)).items()}
+        assert after == before, "both are taken over"
+        many = await asyncio.gather(*(ask(inferd, stream=bool(n % 2)) for n in range(4)))
+        assert {status for status, _ in many} == {200}
+
         for side, stream in (("prefill", True), ("decode", False)):
             pid = (await both_ready(inferd))[side]["pid"]
             await lost(inferd, side, signal.SIGKILL, stream=stream)
