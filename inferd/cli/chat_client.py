@@ -17,6 +17,7 @@ import orjson
 
 from inferd import clock
 from inferd.cli.event_reader import EventReader
+from inferd.cli.hello import command_name
 from inferd.errors import InferdError
 
 CONNECT_S = 5.0
@@ -137,7 +138,8 @@ def told(base_url: str) -> Iterator[None]:
     except aiohttp.ClientConnectorError as error:
         reason = error.os_error.strerror or str(error)
         raise ApiError(
-            f"Nothing answers at {base_url} ({reason}). Start it: inferd serve; or give --base-url."
+            f"Nothing answers at {base_url} ({reason}). Start it: {command_name()} serve;"
+            " or give --base-url."
         ) from error
     except TimeoutError as error:
         raise ApiError(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from inferd.cli.admin_client import AdminClient, connect
+from inferd.cli.hello import command_name
 from inferd.errors import ConfigError, StartError
 from inferd.storage.lock import Holder, running_server
 
@@ -42,7 +43,7 @@ class ServerPlace:
         holder = self.holder()
         if holder is None:
             raise NoServer(
-                f"No server runs on {self.state_dir}. Start one: inferd serve --config"
+                f"No server runs on {self.state_dir}. Start one: {command_name()} serve --config"
                 f" {self.config}"
             )
         async with connect(holder.admin or self.admin_listen, self.state_dir) as client:
