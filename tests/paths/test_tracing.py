@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from inferd.errors import InferdError
-from inferd.tracing import Tracing, traceparent_of
+from inferd.errors import InferdError, StartError
+from inferd.tracing import Tracing, opened, traceparent_of
 from tests.paths.data_path import CollectedStream, DataPath
 
 CLIENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -88,3 +90,14 @@ def test_only_what_has_the_form_of_one_is_a_traceparent(
     header: bytes | None, found: str | None
 ) -> None:
     assert traceparent_of(header) == found
+
+
+async def test_an_endpoint_without_the_sdk_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    with pytest.raises(StartError, match=r"pip install 'inferd\[tracing\]'"):
+        async with opened("http://127.0.0.1:4318/v1/traces", 1.0):
+            pass
+    async with opened(None, 1.0) as nothing:
+        assert nothing is None
