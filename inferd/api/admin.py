@@ -28,6 +28,7 @@ from inferd.api.fields import (
     unknown,
 )
 from inferd.api.key_admin import Answer, KeyAdmin
+from inferd.api.parsed import not_an_object
 from inferd.api.read_body import read_body
 from inferd.config.limits import (
     BURST_REQUESTS_MAX,
@@ -158,9 +159,11 @@ async def body_fields(http: Request, fields: Fields) -> dict[str, Any]:
         http.receive, http.scope["headers"], bytes_max=BODY_BYTES_MAX, timeout_s=BODY_TIMEOUT_S
     )
     try:
-        given = as_object(orjson.loads(raw), "body")
+        given = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise InvalidBody(f"The body is not JSON: {error}.") from error
+        raise InvalidBody(f"We could not parse the JSON body of your request: {error}.") from None
+    if not isinstance(given, dict):
+        raise not_an_object(given)
     for name in given:
         if name not in fields:
             raise unknown(shown(name))

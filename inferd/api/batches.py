@@ -17,7 +17,6 @@ from inferd.api.access import Access
 from inferd.api.caller import caller_of
 from inferd.api.fields import (
     Rule,
-    as_object,
     missing,
     not_supported_value,
     shown,
@@ -26,6 +25,7 @@ from inferd.api.fields import (
 )
 from inferd.api.file_fields import life_s
 from inferd.api.idempotency import idempotency_of
+from inferd.api.parsed import not_an_object
 from inferd.api.read_body import read_body
 from inferd.api.sampling import metadata
 from inferd.batch.jobs import JobState, new_batch_id, window_s
@@ -128,6 +128,9 @@ class BatchApi:
     async def list(self, http: Request) -> Response:
         """The team's batches, newest first."""
         caller = self._caller(http)
+        for name in http.query_params:
+            if name not in {"limit", "after"}:
+                raise unknown(shown(name))
         limit = _limit(http)
         after = http.query_params.get("after")
         if after is not None:
@@ -222,7 +225,9 @@ def _fields(raw: bytes) -> dict[str, Any]:
         body = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise InvalidBody(f"We could not parse the JSON body of your request: {error}.") from None
-    given = as_object(body, "the request body")
+    if not isinstance(body, dict):
+        raise not_an_object(body)
+    given: dict[str, object] = body
     for name in given:
         if name not in FIELDS:
             raise unknown(shown(name))

@@ -157,6 +157,9 @@ class _Sender:
         elapsed_ms = round((monotonic() - record.arrived) * 1_000)
         headers.append((b"openai-processing-ms", str(elapsed_ms).encode("ascii")))
         headers.append(_VERSION)
+        if record.team is not None and record.key_id is not None:
+            headers.append((b"openai-organization", record.team.encode("ascii")))
+            headers.append((b"openai-project", record.key_id.encode("ascii")))
         headers += record.more_headers
         if record.headers is not None:
             headers += [(name.encode(), value.encode()) for name, value in record.headers().items()]

@@ -26,7 +26,7 @@ USAGE: Final = _all(
     prompt_tokens=COUNT,
     completion_tokens=COUNT,
     total_tokens=COUNT,
-    prompt_tokens_details=_all(cached_tokens=COUNT, audio_tokens=COUNT),
+    prompt_tokens_details=_all(cached_tokens=COUNT, audio_tokens=COUNT, cache_write_tokens=COUNT),
     completion_tokens_details=_all(
         reasoning_tokens=COUNT,
         audio_tokens=COUNT,

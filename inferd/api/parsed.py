@@ -118,15 +118,20 @@ def read_envelope(raw: bytes, resolve: LimitsOf) -> tuple[dict[str, Any], str, M
     except orjson.JSONDecodeError as error:
         raise InvalidBody(f"We could not parse the JSON body of your request: {error}.") from None
     if not isinstance(envelope, dict):
-        raise InvalidBody(
-            f"Invalid type for the request body: expected an object, but got {type_name(envelope)} "
-            "instead.",
-            code="invalid_type",
-        )
+        raise not_an_object(envelope)
     if "model" not in envelope:
         raise missing("model")
     model = model_name(envelope.pop("model"), "model")
     return envelope, model, resolve(model)
+
+
+def not_an_object(body: object) -> InvalidBody:
+    """A whole body of another type."""
+    return InvalidBody(
+        f"Invalid type for the request body: expected an object, but got {type_name(body)} "
+        "instead.",
+        code="invalid_type",
+    )
 
 
 def follow_model(body: dict[str, Any], limits: ModelLimits) -> None:

@@ -15,6 +15,8 @@ from inferd.errors import InvalidAnswer, WorkerUnreachable
 from inferd.inference import InferenceRequest, Usage
 
 FINISH_REASONS: Final = frozenset({"stop", "length", "tool_calls", "content_filter"})
+BYTES_PER_TOKEN: Final = 3.5
+BYTES_PER_TOKEN_MIN: Final = 2.0
 TOKENS_MAX: Final = 1_000_000_000_000
 """No answer has so many tokens: a larger count is none."""
 
@@ -75,7 +77,11 @@ def usage_body(usage: Usage) -> dict[str, Any]:
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.total_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens, "audio_tokens": 0},
+        "prompt_tokens_details": {
+            "cached_tokens": usage.cached_tokens,
+            "audio_tokens": 0,
+            "cache_write_tokens": 0,
+        },
         "completion_tokens_details": {
             "reasoning_tokens": usage.reasoning_tokens,
             "audio_tokens": 0,
@@ -85,14 +91,18 @@ def usage_body(usage: Usage) -> dict[str, Any]:
     }
 
 
-def finish_reason_of(reason: object) -> str:
+def finish_reason_of(reason: object, *, named: bool = False) -> str:
     """The engine's finish reason in OpenAI's words.
+
+    A function that the client named is no choice of the model's: with it an answer just stops.
 
     Raises:
         WorkerUnreachable: `abort`: the engine gave the request up; nobody here asked it to.
     """
     if reason == "abort":
         raise WorkerUnreachable("The worker aborted the request before its answer was whole.")
+    if named and reason == "tool_calls":
+        return "stop"
     return reason if isinstance(reason, str) and reason in FINISH_REASONS else "stop"
 
 
@@ -114,9 +124,9 @@ def chat_answer(
         "object": "chat.completion",
         "created": engine.get("created"),
         "model": request.model,
-        "choices": [_choice(choice, one_tool_call=request.one_tool_call) for choice in choices],
+        "choices": [_choice(choice, request) for choice in choices],
         "usage": usage_body(usage),
-        "service_tier": request.service_tier or "default",
+        "service_tier": tier_of(request),
         "system_fingerprint": None,
     }
     if request.metadata:
@@ -130,14 +140,27 @@ def usage_or_estimate(engine: dict[str, Any], request: InferenceRequest, texts: 
     told = usage_of(counts if isinstance(counts, dict) else {})
     if told.prompt_tokens and (told.completion_tokens or not texts):
         return told
-    bytes_per_token = max(1, request.prompt_bytes) / max(1, request.prompt_tokens_estimated)
     text_bytes = sum(len(text.encode("utf-8", "replace")) for text in texts)
+    tokens_max = request.output_tokens_max * request.choices
     return replace(
         told,
         prompt_tokens=told.prompt_tokens or request.prompt_tokens_estimated,
-        completion_tokens=told.completion_tokens or math.ceil(text_bytes / bytes_per_token),
+        completion_tokens=told.completion_tokens
+        or min(tokens_of(text_bytes, bytes_per_token(request)), tokens_max),
         estimated=True,
     )
+
+
+def bytes_per_token(request: InferenceRequest) -> float:
+    """Of what the model writes, as its prompt was estimated."""
+    if not request.prompt_bytes:
+        return BYTES_PER_TOKEN  # the prompt came as ids
+    ratio = request.prompt_bytes / max(1, request.prompt_tokens_estimated)
+    return max(BYTES_PER_TOKEN_MIN, ratio)  # a short prompt that was counted is mostly its template
+
+
+def tokens_of(text_bytes: int, bytes_per_token: float) -> int:
+    return math.ceil(text_bytes / bytes_per_token)
 
 
 def texts_of(message: dict[str, Any]) -> Iterator[str]:
@@ -149,7 +172,16 @@ def texts_of(message: dict[str, Any]) -> Iterator[str]:
             yield text
 
 
-def _choice(choice: dict[str, Any], *, one_tool_call: bool) -> dict[str, Any]:
+def tier_of(request: InferenceRequest) -> str:
+    """The tier that was really used."""
+    return request.service_tier or "default"
+
+
+def names_a_tool(request: InferenceRequest) -> bool:
+    return isinstance(request.body.get("tool_choice"), dict)
+
+
+def _choice(choice: dict[str, Any], request: InferenceRequest) -> dict[str, Any]:
     message = choice["message"]
     out: dict[str, Any] = {
         "role": "assistant",
@@ -160,11 +192,17 @@ def _choice(choice: dict[str, Any], *, one_tool_call: bool) -> dict[str, Any]:
     for key in ("tool_calls", "reasoning_content"):
         if message.get(key):
             out[key] = message[key]
-    if one_tool_call and "tool_calls" in out:
-        del out["tool_calls"][1:]
+    if "tool_calls" in out:
+        out["content"] = out["content"] or None
+        if request.one_tool_call:
+            del out["tool_calls"][1:]
+    logprobs = choice.get("logprobs")
+    if isinstance(logprobs, dict):
+        logprobs.setdefault("refusal", None)
+    finish_reason = choice.get("finish_reason")
     return {
         "index": choice["index"],
         "message": out,
-        "logprobs": choice.get("logprobs"),
-        "finish_reason": finish_reason_of(choice.get("finish_reason")),
+        "logprobs": logprobs,
+        "finish_reason": finish_reason_of(finish_reason, named=names_a_tool(request)),
     }

@@ -16,14 +16,28 @@ import orjson
 
 from inferd.errors import InferdError, InvalidAnswer, WorkerUnreachable
 from inferd.inference import Usage
-from inferd.upstream.answer import choices_of, finish_reason_of, usage_body, usage_of
+from inferd.upstream.answer import (
+    bytes_per_token,
+    choices_of,
+    finish_reason_of,
+    names_a_tool,
+    texts_of,
+    tier_of,
+    tokens_of,
+    usage_body,
+    usage_of,
+)
 from inferd.upstream.engine_error import from_event
 from inferd.upstream.frames import END, FrameSplitter, decode, encode, frames_of, payload_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from inferd.inference import InferenceRequest
 
 DONE: Final = b"data: [DONE]\n\n"
+TOKEN_CHARS_MAX: Final = 16
+"""Of a script that writes no spaces: what is longer is several tokens."""
 # Substrings that mark a frame to look into. Inside JSON strings a quote is escaped, so text that a
 # model writes cannot look like one of these keys.
 _FINISH: Final = b'"finish_reason":"'
@@ -43,6 +57,7 @@ class StreamRelay(ABC):
     """Feeds on a worker's event stream; what `feed` returns goes to the client as it is."""
 
     __slots__ = (
+        "_bytes_per_token",
         "_choices",
         "_created",
         "_finished",
@@ -53,7 +68,9 @@ class StreamRelay(ABC):
         "_pass_through",
         "_prompt_tokens_estimated",
         "_response_id",
+        "_several",
         "_splitter",
+        "_text_bytes",
         "_tokens_max",
         "_tokens_per_event",
         "_usual_start",
@@ -72,6 +89,9 @@ class StreamRelay(ABC):
         self._prompt_tokens_estimated = request.prompt_tokens_estimated
         self._tokens_per_event = request.tokens_per_event
         self._tokens_max = request.output_tokens_max * request.choices
+        self._bytes_per_token = bytes_per_token(request)
+        self._text_bytes = 0
+        self._several = False
         self._splitter = FrameSplitter()
         self._opened = False
         self._left = False
@@ -164,7 +184,10 @@ class StreamRelay(ABC):
             return told
         told = told or Usage()
         # Never less than the client got: each event may hold so many, the last one fewer.
-        relayed = min(self.events * self._tokens_per_event, max(self._tokens_max, self.events))
+        relayed = self.events * self._tokens_per_event
+        if self._several:
+            relayed = max(relayed, tokens_of(self._text_bytes, self._bytes_per_token))
+        relayed = min(relayed, max(self._tokens_max, self.events))
         return Usage(
             prompt_tokens=told.prompt_tokens or self._prompt_tokens_estimated,
             cached_tokens=told.cached_tokens,
@@ -237,6 +260,8 @@ class StreamRelay(ABC):
             self._usual_start = _start_of(event)
             opening = self._open(event)
         event["choices"] = [choice for choice in choices if self._normalise(choice)]
+        if any(choice.get("finish_reason") is not None for choice in event["choices"]):
+            event |= self._of_all()
         return opening + encode(event) if event["choices"] else opening
 
     def _choices_of(self, event: dict[str, Any]) -> list[dict[str, Any]]:
@@ -262,11 +287,23 @@ class StreamRelay(ABC):
         It counts `events` and, with `_finish`, the choices that have ended.
         """
 
-    def _finish(self, choice: dict[str, Any]) -> None:
+    def _told(self, texts: Iterable[str]) -> None:
+        """One event with these texts of the engine's.
+
+        Two words are two tokens at least: a worker that tells them at once is measured by its text
+        where it tells no usage.
+        """
+        self.events += 1
+        for text in texts:
+            self._text_bytes += len(text.encode("utf-8", "replace"))
+            long = len(text) > TOKEN_CHARS_MAX and not text.isascii()
+            self._several = self._several or long or len(text.split(maxsplit=1)) > 1
+
+    def _finish(self, choice: dict[str, Any], *, named: bool = False) -> None:
         """Raises: WorkerFailedMidStream, for an answer that the engine gave up."""
         self._finished += 1
         if not self._left:
-            choice["finish_reason"] = finish_reason_of(choice["finish_reason"])
+            choice["finish_reason"] = finish_reason_of(choice["finish_reason"], named=named)
 
     def _close(self) -> bytes:
         self.done = True
@@ -279,8 +316,13 @@ class StreamRelay(ABC):
             "model": self._model,
             "choices": [],
             "usage": usage_body(self.bill()),
+            **self._of_all(),
         }
         return encode(chunk) + DONE
+
+    def _of_all(self) -> dict[str, Any]:
+        """What the whole answer says beside its choices, for the chunks that are written here."""
+        return {"system_fingerprint": None}
 
 
 def _start_of(event: dict[str, Any]) -> bytes:
@@ -295,13 +337,16 @@ def _start_of(event: dict[str, Any]) -> bytes:
 class ChatRelay(StreamRelay):
     """A chat completion."""
 
-    __slots__ = ("_one_tool_call",)
+    __slots__ = ("_calls_only", "_named", "_one_tool_call", "_tier")
 
     object_name = "chat.completion.chunk"
 
     def __init__(self, request: InferenceRequest, response_id: str) -> None:
         super().__init__(request, response_id)
         self._one_tool_call = request.one_tool_call
+        self._named = names_a_tool(request)
+        self._calls_only = self._named or request.body.get("tool_choice") == "required"
+        self._tier = tier_of(request)
 
     def _may_pass_through(self) -> bool:
         return self._choices == 1 and not self._one_tool_call
@@ -311,9 +356,13 @@ class ChatRelay(StreamRelay):
         return b"".join([self._role(event, index) for index in range(self._choices)])
 
     def _role(self, event: dict[str, Any], index: int) -> bytes:
-        delta = {"role": "assistant", "content": "", "refusal": None}
+        content = None if self._calls_only else ""
+        delta = {"role": "assistant", "content": content, "refusal": None}
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
-        return encode({**event, "choices": [choice]})
+        return encode({**event, **self._of_all(), "choices": [choice]})
+
+    def _of_all(self) -> dict[str, Any]:
+        return {**super()._of_all(), "service_tier": self._tier}
 
     def _normalise(self, choice: dict[str, Any]) -> bool:
         delta = choice["delta"]
@@ -326,13 +375,14 @@ class ChatRelay(StreamRelay):
             ] or None
         choice.pop("matched_stop", None)
         if choice.get("finish_reason") is not None:
-            self._finish(choice)
+            self._finish(choice, named=self._named)
             choice["delta"] = {key: value for key, value in delta.items() if value}
-            self.events += 1 if choice["delta"] else 0
+            if choice["delta"]:
+                self._told(texts_of(delta))
             return True
         if not any(delta.values()) and not choice.get("logprobs"):
             return False
-        self.events += 1
+        self._told(texts_of(delta))
         return True
 
 

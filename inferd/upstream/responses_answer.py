@@ -13,6 +13,7 @@ from inferd.upstream.answer import (
     finish_reason_of,
     misshapen,
     texts_of,
+    tier_of,
     usage_or_estimate,
 )
 from inferd.upstream.frames import END
@@ -183,7 +184,7 @@ class Writer:
             "metadata": request.metadata,
             "model": request.model,
             "output": self._output,
-            "service_tier": request.service_tier or "default",
+            "service_tier": tier_of(request),
             "usage": usage_object(usage) if usage is not None else None,
             **request.echo,
         }
@@ -297,7 +298,8 @@ class ResponseRelay(StreamRelay):
         for call in part.calls:
             self._tool_call(writer, call)
         told = bool(part.reasoning or part.text or part.calls)
-        self.events += 1 if told else 0
+        if told:
+            self._told([part.text, part.reasoning, *(call.arguments for call in part.calls)])
         if choice.get("finish_reason") is not None:
             self._finish(choice)
             if not self._left:

@@ -95,13 +95,14 @@ def count_offsets(logprobs: dict[str, Any], offset: int) -> int:
 class TextRelay(StreamRelay):
     """A plain completion: the reason it ended travels with its last text."""
 
-    __slots__ = ("_offsets",)
+    __slots__ = ("_echo", "_offsets")
 
     object_name = "text_completion"
 
     def __init__(self, request: InferenceRequest, response_id: str) -> None:
         super().__init__(request, response_id)
         self._offsets: dict[int, int] = {}
+        self._echo = bool(request.body.get("echo"))  # the prompt comes first: it is no output
 
     def _choices_of(self, event: dict[str, Any]) -> list[dict[str, Any]]:
         return text_choices_of(event, self._choices)
@@ -119,6 +120,6 @@ class TextRelay(StreamRelay):
         if ended:
             self._finish(choice)
         if choice["text"] or logprobs:
-            self.events += 1
+            self._told(() if self._echo else (choice["text"],))
             return True
         return ended

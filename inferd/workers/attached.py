@@ -186,6 +186,7 @@ class AttachedWorker(WorkerBase):
             self.client.speaks_sglang = await self._reports_loads()
             if self.client.speaks_sglang:
                 await self._check_kind()
+                await self._read_settings()
                 await self._begin_counting()
 
     async def _check_health(self) -> None:
@@ -217,6 +218,11 @@ class AttachedWorker(WorkerBase):
             raise _Unusable(
                 f"its kind is {kind}, not {self.spec.kind}: correct `url`, or the model's `kind`"
             )
+
+    async def _read_settings(self) -> None:
+        """How many tokens an event may have: what is relayed is counted where no usage comes."""
+        status, body = await self.client.get(engine.SETTINGS_PATH, PROBE_S_MAX)
+        self.client.tokens_per_event = engine.tokens_per_event(body) if status == OK else 1
 
     async def _begin_counting(self) -> None:
         """Its counters hold what others had of it: the ledger is held against what comes now.

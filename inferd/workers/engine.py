@@ -35,6 +35,8 @@ HEALTH_PATH: Final = "/health"
 MODELS_PATH: Final = "/v1/models"
 INFO_PATH: Final = "/model_info"
 SETTINGS_PATH: Final = "/server_info"
+INTERVAL_MAX: Final = 4_096
+"""A larger one is no number of tokens that an event could have."""
 LOAD_ADAPTER_PATH: Final = "/load_lora_adapter"
 UNLOAD_ADAPTER_PATH: Final = "/unload_lora_adapter"
 EMBEDDED_MAX: Final = 2_048
@@ -340,3 +342,12 @@ def bootstrap_port(body: bytes) -> int | None:
         return int(orjson.loads(body)["disaggregation_bootstrap_port"])
     except (ValueError, TypeError, KeyError):
         return None
+
+
+def tokens_per_event(body: bytes) -> int:
+    """The body of SETTINGS_PATH: the most tokens in one event of a stream; 1 if it does not say."""
+    try:
+        interval = orjson.loads(body)["stream_interval"]
+    except (ValueError, TypeError, KeyError):
+        return 1
+    return interval if type(interval) is int and 1 <= interval <= INTERVAL_MAX else 1

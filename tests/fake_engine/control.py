@@ -81,6 +81,7 @@ class Control:
             "default_priority_value": options.default_priority,
             "priority_scheduling_preemption_threshold": options.preemption_threshold,
             "page_size": options.page_size,
+            "stream_interval": options.stream_interval,
             "disaggregation_mode": options.disaggregation_mode,
             "disaggregation_bootstrap_port": options.bootstrap_port,
             "host": options.host,

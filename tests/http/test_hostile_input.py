@@ -143,6 +143,7 @@ HOSTILE: list[bytes] = [
     b'{"model":"chat","\\ud800":1,"messages":[{"role":"user","content":"a"}]}',
     b'{"model":"chat","messages":[{"role":"user","content":"\xed\xa0\x80"}]}',
     b'{"model":"chat","messages":[{"role":"user","content":"\xc0\xaf"}]}',
+    b'{"model":"chat","messages":[{"role":"user","content":"a"}],"temperature":NaN}',
     b'{"model":"chat","messages":[{"role":"user","content":"a"}],"temperature":Infinity}',
     b'{"model":"chat","messages":[{"role":"user","content":"a"}],"temperature":-Infinity}',
     b'{"model":"chat","messages":[{"role":"user","content":"a"}],"temperature":1e999}',
@@ -159,7 +160,12 @@ HOSTILE: list[bytes] = [
 ]
 
 
-@pytest.mark.parametrize("path", [CHAT_PATH, "/v1/completions", "/v1/responses", "/v1/tokenize"])
+PATHS = [
+    *(CHAT_PATH, "/v1/completions", "/v1/responses", "/v1/responses/input_tokens", "/v1/tokenize"),
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
 async def test_hostile_bodies_are_refused_on_every_endpoint(
     tmp_path: Path, fast: EngineProcess, path: str
 ) -> None:

@@ -92,6 +92,8 @@ async def test_bodies_that_are_wrong_are_refused_by_name_and_cost_nothing(
     assert REQUEST_ID.fullmatch(served.headers["x-request-id"])
     assert served.headers["openai-version"] == "2020-10-01"
     assert int(served.headers["openai-processing-ms"]) >= 0
+    assert served.headers["openai-organization"] == rows[0].team
+    assert served.headers["openai-project"] == rows[0].key_id
 
 
 def _json(body: Any) -> bytes:

@@ -80,6 +80,13 @@ async def test_up_down_up(tmp_path: Path) -> None:
     assert rig.diary.warm_ups == []
 
 
+async def test_how_many_tokens_it_puts_into_an_event_is_asked(tmp_path: Path) -> None:
+    with engine(tmp_path, "--stream-interval", "6") as process:
+        async with attached_to(tmp_path, process.base_url) as rig:
+            await rig.diary.entered(S.READY, worker_id=ID)
+            assert rig.supervisor.workers[ID].client.tokens_per_event == 6
+
+
 async def test_it_is_let_go_but_lives_on(tmp_path: Path) -> None:
     with engine(tmp_path) as process:
         async with attached_to(tmp_path, process.base_url) as rig:

@@ -154,6 +154,22 @@ def test_a_strange_report_is_unknown(body: bytes) -> None:
     assert engine.parse_loads(body) is None
 
 
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b'{"stream_interval":8}', 8),
+        (b'{"stream_interval":0}', 1),
+        (b'{"stream_interval":true}', 1),
+        (b'{"stream_interval":99999999}', 1),
+        (b"[]", 1),
+        (b"{}", 1),
+        (b"<html>", 1),
+    ],
+)
+def test_how_many_tokens_an_event_of_somebody_elses_engine_has(body: bytes, expected: int) -> None:
+    assert engine.tokens_per_event(body) == expected
+
+
 def test_counters_of_the_real_engine() -> None:
     got = engine.parse_counters((CAPTURES / "metrics.http").read_text())
     assert got == Counters(prompt_tokens=2_431, cached_tokens=1_619, completion_tokens=3_149)
