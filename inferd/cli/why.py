@@ -57,10 +57,12 @@ def _show_text(answer: Answer, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(answer))
         return
+    from inferd.cli.stream_text import joined
+
     typer.echo(f"POST {answer['path']}", err=True)
     typer.echo(answer["request"])
     typer.echo(f"Answer{', cut' if answer['cut'] else ''}:", err=True)
-    typer.echo(answer["answer"])
+    typer.echo(joined(answer["answer"]))
 
 
 def _text(request_id: str, config: Path) -> Answer:

@@ -55,7 +55,7 @@ async def test_the_text_of_those_who_want_it_kept_and_of_nobody_else(
         assert told["answer"].encode() == answers[1].body
         assert not told["cut"]
         text = await folder.run("why", streamed, "--text")
-        assert text.out.rstrip().endswith("data: [DONE]")
+        assert f"content: {MINE}-heard" in text.out, "its pieces are joined"
         assert (await folder.run("why", other, "--text")).code == 1
         audited = (await folder.run("audit")).out
         assert "requests/{id}/text" in audited
