@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sqlite3
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from inferd.workers.process_table import MARK, environment, is_running
+
+ENDS_S_MAX = 20.0
 
 
 def engines_of(folder: Path) -> list[int]:
@@ -24,6 +27,17 @@ def engines_of(folder: Path) -> list[int]:
             if ours and is_running(pid) and (entry / "cwd").readlink().is_relative_to(folder):
                 found.append(pid)
     return sorted(found)
+
+
+def end_process(pid: int) -> None:
+    """SIGKILL to a process that is nobody's child here; returns when it has ended."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        os.kill(pid, signal.SIGKILL)
+        ended, _, _ = select.select([descriptor], [], [], ENDS_S_MAX)
+        assert ended, f"process {pid} does not end"
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 
 from inferd import clock
-from tests.fakes.engines_left import engines_of, none_left, recorded, rewrite
+from tests.fakes.engines_left import end_process, engines_of, none_left, recorded, rewrite
 from tests.fakes.inferd_process import Folder, Serving
 
 pytestmark = pytest.mark.real_time(timeout_s=90)
@@ -256,4 +256,4 @@ async def test_of_an_earlier_boot_nothing_is_looked_for(folder: Folder) -> None:
         await serving.until("is ready after")
         assert pid in engines_of(folder.path), "who says so is believed"
         await serving.stop()
-    os.kill(pid, signal.SIGKILL)
+    end_process(pid)

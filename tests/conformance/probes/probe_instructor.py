@@ -28,6 +28,7 @@ def ask(mode):
         max_tokens=64,
         max_retries=1,
         stop=["\n\n"],
+        temperature=0,
     )
 
 

@@ -22,7 +22,7 @@ class TestChat(ChatModelIntegrationTests):
             "model": os.environ["MODEL"],
             "stream_usage": True,
             "use_responses_api": False,
-            "max_tokens": 256,
+            "max_tokens": 64,
         }
 
     @property
