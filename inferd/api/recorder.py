@@ -10,8 +10,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from inferd.clock import monotonic, utc_now_us
 from inferd.storage import recordings
@@ -28,6 +30,8 @@ TEXT_BYTES_MAX: Final = 1_048_576
 """Kept of one request's body, and of its answer."""
 WAITING_BYTES_MAX: Final = 67_108_864
 TRIM_S: Final = 60.0
+
+T = TypeVar("T")
 
 _log: Final = logging.getLogger(__name__)
 
@@ -137,6 +141,8 @@ class Recorder:
         self._waiting: deque[Heard] = deque()
         self._waiting_bytes = 0
         self._woken = asyncio.Event()
+        # One at a time and in order: what was on its way to the disk is there before it is deleted.
+        self._disk = ThreadPoolExecutor(1, "recordings")
 
     def begin(self, team: Team, request_id: str, path: str) -> Heard | None:
         """Who listens to a request; None: nobody does."""
@@ -158,21 +164,22 @@ class Recorder:
             while True:
                 if monotonic() - trimmed >= TRIM_S:
                     trimmed = monotonic()
-                    await asyncio.to_thread(self._trim)
+                    await self._on_disk(self._trim)
                 try:
                     async with asyncio.timeout(TRIM_S):
                         await self._woken.wait()
                 except TimeoutError:
                     continue
                 self._woken.clear()
-                await asyncio.to_thread(self._write, self._taken())
+                await self._on_disk(partial(self._write, self._taken()))
         finally:
-            self._write(self._taken())  # blocks: the loop has nothing else to do at the end
+            self._disk.shutdown()  # blocks, as the write: the loop has nothing else to do then
+            self._write(self._taken())
 
     async def find(self, team: str, request_id: str, around_us: int) -> Recorded | None:
         """The text of one request, if it was kept."""
-        folder = self._folder
-        return await asyncio.to_thread(recordings.find, folder, team, request_id, around_us)
+        look = partial(recordings.find, self._folder, team, request_id, around_us)
+        return await asyncio.to_thread(look)
 
     async def kept(self) -> list[Kept]:
         """How much is there, by team."""
@@ -182,7 +189,10 @@ class Recorder:
         """Delete all text of a team; how many bytes. What still waits is not kept either."""
         self._waiting = deque(one for one in self._waiting if one.team != team)
         self._waiting_bytes = sum(one.size for one in self._waiting)
-        return await asyncio.to_thread(recordings.delete, self._folder, team)
+        return await self._on_disk(partial(recordings.delete, self._folder, team))
+
+    async def _on_disk(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._disk, work)
 
     def _taken(self) -> list[Heard]:
         taken = list(self._waiting)

@@ -27,10 +27,10 @@ def gpus(context: typer.Context, as_json: AsJson = False, config: ConfigPath = C
     """
     if context.invoked_subcommand is not None:
         return
-    from inferd.cli.server_place import find_server
+    from inferd.cli.server_place import ask_server, find_server
 
     runs = config.exists() and find_server(config).holder() is not None
-    answer = _from_server(config, "GET", "gpus") if runs else _from_machine()
+    answer = ask_server(config, "GET", "gpus") if runs else _from_machine()
     if as_json:
         typer.echo(json.dumps(answer["data"]))
         return
@@ -56,23 +56,13 @@ def lift(
     """End a device's quarantine, after its cause has been removed: engines may have it again."""
     from urllib.parse import quote
 
-    answer = _from_server(config, "POST", f"gpus/{quote(gpu, safe='')}/lift")
+    from inferd.cli.server_place import ask_server
+
+    answer = ask_server(config, "POST", f"gpus/{quote(gpu, safe='')}/lift")
     if as_json:
         typer.echo(json.dumps(answer))
     else:
         typer.echo(f"GPU {gpu} may be used again.", err=True)
-
-
-def _from_server(config: ConfigPath, method: str, path: str) -> Answer:
-    import asyncio
-
-    from inferd.cli.server_place import find_server
-
-    async def ask() -> Answer:
-        async with find_server(config).admin() as admin:
-            return await admin.call(method, path)
-
-    return asyncio.run(ask())
 
 
 def _from_machine() -> Answer:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from typing import Any
 
 import typer
 
@@ -24,7 +22,9 @@ def reconcile(as_json: AsJson = False, config: ConfigPath = CONFIG) -> None:
     something is left over: requests in flight are counted by one side only, so ask again when
     nothing runs.
     """
-    answer = asyncio.run(_ask(config))
+    from inferd.cli.server_place import ask_server
+
+    answer = ask_server(config, "GET", "reconcile")
     if as_json:
         typer.echo(json.dumps(answer))
     else:
@@ -34,10 +34,3 @@ def reconcile(as_json: AsJson = False, config: ConfigPath = CONFIG) -> None:
         show(balance_view(answer))
     if not answer["balanced"]:
         raise typer.Exit(FAILED)
-
-
-async def _ask(config: ConfigPath) -> dict[str, Any]:
-    from inferd.cli.server_place import find_server
-
-    async with find_server(config).admin() as admin:
-        return await admin.call("GET", "reconcile")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from inferd.cli.config import CONFIG, AsJson, ConfigPath
 
 app = typer.Typer(help="Show and delete the text that teams keep.", invoke_without_command=True)
-
-Answer = dict[str, Any]
 
 
 def register(parent: typer.Typer) -> None:
@@ -29,7 +27,9 @@ def recordings(
     """
     if context.invoked_subcommand is not None:
         return
-    found = _ask(config, "GET", "recordings")["data"]
+    from inferd.cli.server_place import ask_server
+
+    found = ask_server(config, "GET", "recordings")["data"]
     if as_json:
         typer.echo(json.dumps(found))
     elif not found:
@@ -50,20 +50,10 @@ def delete(
     """Delete all text of a team. What it asks from now on is kept as before."""
     from urllib.parse import quote
 
-    answer = _ask(config, "DELETE", f"recordings/{quote(team, safe='')}")
+    from inferd.cli.server_place import ask_server
+
+    answer = ask_server(config, "DELETE", f"recordings/{quote(team, safe='')}")
     if as_json:
         typer.echo(json.dumps(answer))
     else:
         typer.echo(f"{answer['bytes']:,} bytes of {team} are deleted.", err=True)
-
-
-def _ask(config: ConfigPath, method: str, path: str) -> Answer:
-    import asyncio
-
-    from inferd.cli.server_place import find_server
-
-    async def ask() -> Answer:
-        async with find_server(config).admin() as admin:
-            return await admin.call(method, path)
-
-    return asyncio.run(ask())

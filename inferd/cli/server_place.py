@@ -72,6 +72,21 @@ def find_server(config: Path) -> ServerPlace:
     return _place(config, table if isinstance(table, dict) else {})
 
 
+def ask_server(config: Path, method: str, path: str) -> Any:  # noqa: ANN401 - as JSON is
+    """One call of the admin API of the running server.
+
+    Raises:
+        NoServer: none runs.
+    """
+    import asyncio
+
+    async def ask() -> Any:  # noqa: ANN401
+        async with find_server(config).admin() as admin:
+            return await admin.call(method, path)
+
+    return asyncio.run(ask())
+
+
 def _place(config: Path, table: dict[str, Any]) -> ServerPlace:
     def text(key: str) -> str:
         value = table.get(key)

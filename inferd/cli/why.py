@@ -67,31 +67,19 @@ def _show_text(answer: Answer, *, as_json: bool) -> None:
 
 def _text(request_id: str, config: Path) -> Answer:
     """From the running server, which writes down who looks."""
-    import asyncio
+    from inferd.cli.server_place import ask_server
 
-    from inferd.cli.server_place import find_server
-
-    async def ask() -> Answer:
-        async with find_server(config).admin() as admin:
-            return await admin.call("POST", f"requests/{quote(request_id, safe='')}/text")
-
-    return asyncio.run(ask())
+    text: Answer = ask_server(config, "POST", f"requests/{quote(request_id, safe='')}/text")
+    return text
 
 
 def _life(request_id: str, config: Path) -> Answer:
     """From the running server, which also knows what it refused a moment ago; else the file."""
-    import asyncio
-
     from inferd.api.bill_admin import life_of
     from inferd.cli.bill_reading import run
-    from inferd.cli.server_place import find_server
+    from inferd.cli.server_place import ask_server, find_server
 
-    place = find_server(config)
-    if place.holder() is None:
+    if find_server(config).holder() is None:
         return run(config, lambda db: life_of(db, request_id))
-
-    async def ask() -> Answer:
-        async with place.admin() as admin:
-            return await admin.call("GET", f"requests/{quote(request_id, safe='')}")
-
-    return asyncio.run(ask())
+    life: Answer = ask_server(config, "GET", f"requests/{quote(request_id, safe='')}")
+    return life

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final, Literal, get_args
 
 from inferd.storage.database import Cursor, Database
-from inferd.storage.rollup import DAY_HOURS, HOUR_US, Readable
+from inferd.storage.rollup import DAY_HOURS, HOUR_US, TIMES, Readable, hours_between
 
 CapacityDimension = Literal["pool", "hour", "day"]
 KEPT_DAYS: Final = 1_096
@@ -24,11 +24,7 @@ _ADD: Final = f"""
 INSERT INTO capacity_hours ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET {", ".join(f"{name} = {name} + excluded.{name}" for name in SUMS)}
 """  # noqa: S608 - made of column names
-_GROUPS: Final = {
-    "hour": f"hour * {HOUR_US}",
-    "day": f"hour / {DAY_HOURS} * {DAY_HOURS * HOUR_US}",
-    "pool": "pool",
-}
+_GROUPS: Final = {"pool": "pool", **TIMES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,14 +84,8 @@ def hours_query(where: CapacityFilter) -> tuple[str, dict[str, Any]]:
 
 
 def _conditions(where: CapacityFilter) -> tuple[str, dict[str, Any]]:
-    parameters: dict[str, Any] = {}
-    conditions = ["true"]
-    if where.since_us is not None:
-        conditions.append("hour >= :since_hour")
-        parameters["since_hour"] = where.since_us // HOUR_US
-    if where.until_us is not None:
-        conditions.append("hour < :until_hour")
-        parameters["until_hour"] = -(-where.until_us // HOUR_US)
+    within, parameters = hours_between(where.since_us, where.until_us)
+    conditions = [within]
     if where.model is not None:  # a pool is model@version, or that and /decode
         conditions.append("substr(pool, 1, instr(pool, '@') - 1) = :model")
         parameters["model"] = where.model

@@ -48,10 +48,11 @@ FROM (SELECT {_ROW} FROM requests WHERE rowid > :mark AND rowid <= :top)
 WHERE true GROUP BY {_KEYS}
 ON CONFLICT DO UPDATE SET {", ".join(f"{name} = {name} + excluded.{name}" for name in _SUMMED)}
 """  # noqa: S608 - made of column names
-_COLUMNS: Final = {
+TIMES: Final = {
     "hour": f"hour * {HOUR_US}",
     "day": f"hour / {DAY_HOURS} * {DAY_HOURS * HOUR_US}",
 }
+"""Of a row of hours: the begin of its hour and of its day, microseconds UTC."""
 # The sum of many amounts may be larger than SQLite's integers: in two parts it is not.
 _TOTALS: Final = ", ".join(f"sum({name})" for name in _SUMMED[:-1]) + (
     ", sum(cost_pico / 1000000), sum(cost_pico % 1000000)"
@@ -100,7 +101,7 @@ async def sums(
     unknown = set(by) - set(get_args(HourDimension))
     assert not unknown, f"not a dimension of the sums: {unknown}"
     conditions, parameters = _conditions(where or HourFilter())
-    names = [f"{_COLUMNS.get(name, name)} AS {name}_" for name in by]
+    names = [f"{TIMES.get(name, name)} AS {name}_" for name in by]
     grouped = ", ".join(f"{name}_" for name in by)
     found = await db.read(
         f"SELECT {', '.join([*names, _TOTALS])} FROM ("  # noqa: S608 - checked names
@@ -190,13 +191,20 @@ def _conditions(where: HourFilter) -> tuple[str, dict[str, Any]]:
         if (value := getattr(where, name)) is not None
     }
     conditions = [f"{name} = :{name}" for name in parameters]
-    if where.since_us is not None:
+    within, hours = hours_between(where.since_us, where.until_us)
+    return " AND ".join([within, *conditions]), parameters | hours
+
+
+def hours_between(since_us: int | None, until_us: int | None) -> tuple[str, dict[str, Any]]:
+    """A condition on `hour`, and its parameters: from the one that `since_us` is in."""
+    conditions, parameters = ["true"], dict[str, Any]()
+    if since_us is not None:
         conditions.append("hour >= :since_hour")
-        parameters["since_hour"] = where.since_us // HOUR_US
-    if where.until_us is not None:
+        parameters["since_hour"] = since_us // HOUR_US
+    if until_us is not None:
         conditions.append("hour < :until_hour")
-        parameters["until_hour"] = -(-where.until_us // HOUR_US)
-    return " AND ".join(conditions) or "true", parameters
+        parameters["until_hour"] = -(-until_us // HOUR_US)
+    return " AND ".join(conditions), parameters
 
 
 def _sum(values: tuple[Any, ...], dimensions: int) -> HourSum:

@@ -20,25 +20,12 @@ from pathlib import Path
 import aiohttp
 import uvloop
 
-from scripts.benchmarks.usage import fill
+from scripts.benchmarks.usage import CONFIG, fill
 
 BYTES_MAX = 150_000
 SECONDS_MAX = 0.2
 TURNS = 9
-CONFIG = """
-[server]
-listen = "127.0.0.1:0"
-admin_listen = "127.0.0.1:0"
-state_dir = "state"
-[[models]]
-name = "chat"
-default_version = "1"
-context_tokens_max = 4_096
-output_tokens_max = 1_024
-[[models.versions]]
-version = "1"
-attached = [{ url = "http://127.0.0.1:1" }]
-"""
+LISTEN = '[server]\nlisten = "127.0.0.1:0"\nadmin_listen = "127.0.0.1:0"'
 TEAMS = "".join(f'[[teams]]\nname = "team-{n}"\n' for n in range(20))
 PAGES = (
     "",
@@ -97,7 +84,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "inferd.toml").write_text(CONFIG + TEAMS)
+        (folder / "inferd.toml").write_text(CONFIG.replace("[server]", LISTEN) + TEAMS)
         (folder / "state").mkdir()
         uvloop.run(fill(folder / "state", options.rows))
         found = uvloop.run(pages(folder))

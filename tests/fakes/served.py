@@ -30,6 +30,7 @@ MODEL = "smollm2-135m"
 START_S = 180.0
 COMMAND_S = 30.0
 _LOOK_S = 0.1
+_SOON_S = 0.02
 TEMPLATE = """
 [server]
 listen = "127.0.0.1:{public}"
@@ -167,6 +168,17 @@ class Served:
                 if worker["state"] == "ready" and worker["pid"] != but_not:
                     return worker
                 await asyncio.sleep(_LOOK_S)
+
+    async def until_listening(self) -> None:
+        """Until its admin listener answers."""
+        async with asyncio.timeout(START_S):
+            while True:
+                try:
+                    await self.status()
+                except (aiohttp.ClientError, OSError):
+                    await asyncio.sleep(_SOON_S)
+                else:
+                    return
 
     async def at_rest(self) -> dict[str, Any]:
         """The status, once nothing is in flight, neither here nor in the engine."""

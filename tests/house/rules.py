@@ -37,7 +37,7 @@ EXCEPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "time.sleep": (),
     "time.time": (),
     "print": ("inferd/cli/",),
-    "concurrent.futures.ThreadPoolExecutor": ("inferd/app.py",),
+    "concurrent.futures.ThreadPoolExecutor": ("inferd/app.py", "inferd/api/recorder.py"),
     "threading.Thread": (),
     "starlette.middleware.base": (),
     "starlette.testclient": (),

@@ -120,7 +120,7 @@ async def test_a_full_queue_and_a_wait_that_is_too_long(
         error = assert_error(answer, 429, "overloaded", "server_error")
         assert 1 <= int(answer.headers["retry-after"]) <= 60
         assert "chat@1" in error["message"]
-    assert waited_s >= 0.6
+    assert 0.6 <= waited_s < 5, "the queue's patience, not the request's deadline of 30 s"
     assert told["pools"][0]["waiting"] == {"interactive": 0, "batch": 0}
     refused = [row for row in rows if row.outcome == Outcome.REFUSED]
     assert len(refused) == 3

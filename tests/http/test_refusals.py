@@ -161,7 +161,7 @@ async def test_a_body_sent_in_pieces_is_read_and_one_that_stops_is_not_waited_fo
             client.request("POST", CHAT_PATH, data[:10], {"content-length": str(len(data))})
             began = monotonic()
             answer = await client.answer()
-            assert monotonic() - began > 0.9
+            assert 0.9 < monotonic() - began < 5, "the body's second, not a deadline"
             assert_error(answer, 408, "request_timeout")
             assert answer.headers["connection"] == "close"
             assert await client.ended()
@@ -199,7 +199,7 @@ async def test_a_head_that_does_not_end_is_not_waited_for(
         client.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: ")
         began = monotonic()
         assert_error(await client.answer(), 408, "request_timeout")
-        assert monotonic() - began > 0.9
+        assert 0.9 < monotonic() - began < 5, "the head's second, not a deadline"
         assert await client.ended()
 
 

@@ -39,7 +39,7 @@ async def test_a_late_first_token_is_waited_for_with_comments_and_so_is_a_late_f
             good = await late.rest(status, headers)
             bad = await failing.answer()
         rows = {row.outcome: row for row in await inferd.rows()}
-    assert waited_s > 4.9
+    assert 4.9 < waited_s < 10, "a comment after 5 s, and not the next one 15 s later"
     assert headers["content-type"].startswith("text/event-stream")
     assert good.body.startswith(b": keepalive\n\ndata: {")
     assert good.told.done

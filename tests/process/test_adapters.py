@@ -42,6 +42,17 @@ def write(folder: Folder, admin_port: int, **adapters: str) -> None:
     )
 
 
+def prepared(tmp_path: Path, third: str) -> tuple[Folder, int]:
+    """Adapters sql and mail are served; another one is there. The admin listener's port."""
+    folder, admin_port = Folder(tmp_path), free_port()
+    install_fake_engine(tmp_path / "engine")
+    make_model(tmp_path / "model")
+    for number, name in enumerate(("sql", "mail", third)):
+        make_adapter(tmp_path / name, seed=number)
+    write(folder, admin_port, sql="sql", mail="mail")
+    return folder, admin_port
+
+
 class Client:
     def __init__(self, folder: Folder, key: str, http: aiohttp.ClientSession) -> None:
         self._url = folder.base_url
@@ -64,12 +75,7 @@ class Client:
 
 
 async def test_adapters_come_and_go_while_they_are_asked_for(tmp_path: Path) -> None:
-    folder, admin_port = Folder(tmp_path), free_port()
-    install_fake_engine(tmp_path / "engine")
-    make_model(tmp_path / "model")
-    for number, name in enumerate(("sql", "mail", "sql-2")):
-        make_adapter(tmp_path / name, seed=number)
-    write(folder, admin_port, sql="sql", mail="mail")
+    folder, admin_port = prepared(tmp_path, "sql-2")
     key = await folder.key()
     async with folder.serving() as serving, aiohttp.ClientSession() as http:
         await serving.until("is ready after")
@@ -114,12 +120,7 @@ async def test_adapters_come_and_go_while_they_are_asked_for(tmp_path: Path) -> 
 
 
 async def test_a_killed_inferd_finds_engines_with_their_adapters_again(tmp_path: Path) -> None:
-    folder, admin_port = Folder(tmp_path), free_port()
-    install_fake_engine(tmp_path / "engine")
-    make_model(tmp_path / "model")
-    for number, name in enumerate(("sql", "mail", "law")):
-        make_adapter(tmp_path / name, seed=number)
-    write(folder, admin_port, sql="sql", mail="mail")
+    folder, admin_port = prepared(tmp_path, "law")
     key = await folder.key()
     with none_left(tmp_path):
         async with folder.serving() as serving, aiohttp.ClientSession() as http:

@@ -15,6 +15,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
 
+from inferd.clock import monotonic
 from tests.fakes.engines_left import engines_of
 from tests.fakes.served import (
     MODEL,
@@ -176,7 +177,10 @@ async def test_inferd_killed_amid_streams_takes_its_engine_over_without_loading_
         assert len(session) >= 3
         assert set(session) <= set(engines_of(inferd.folder)), "each of its processes is marked"
 
+        await inferd.until_listening()
+        listening = monotonic()
         after = await inferd.until_ready()
+        assert monotonic() - listening < 2.0, "it is taken over, which takes no load"
         assert after["adopted"]
         assert (after["pid"], after["url"]) == (before["pid"], before["url"])
         assert session_of(before["pid"]) == session

@@ -88,7 +88,7 @@ async def test_the_drain_deadline_ends_what_is_left_with_an_error(tmp_path: Path
             worker.drain(0.5)
             with pytest.raises(ShuttingDown):
                 await read_on(exchange)
-            assert clock.monotonic() - asked_at >= 0.5
+            assert 0.5 <= clock.monotonic() - asked_at < 5, "not the end of the answer"
         await rig.diary.entered(S.STOPPED)
         assert worker.reason == "drained"
 

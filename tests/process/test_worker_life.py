@@ -189,10 +189,12 @@ async def test_who_waits_for_an_engine_that_dies_is_told_at_once(tmp_path: Path)
         async with client.exchange(CHAT, LONG) as exchange:
             assert await exchange.head() == 200
             await exchange.read()
+            killed_at = clock.monotonic()
             os.kill(lost.pid, signal.SIGKILL)
             with pytest.raises(WorkerUnreachable):
                 await read_on(exchange)
         await rig.diary.entered(S.FAILED)
+        assert clock.monotonic() - killed_at < 5, "by the death itself, not by a probe or silence"
         assert lost.reason.startswith("the engine was killed by SIGKILL, perhaps by the kernel")
         await rig.diary.entered(S.READY, times=2)
         assert rig.worker is not lost
