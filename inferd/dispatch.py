@@ -17,6 +17,7 @@ import orjson
 
 from inferd.clock import monotonic
 from inferd.edges import Edges
+from inferd.ending import Ending
 from inferd.errors import (
     ContextLengthExceeded,
     DeadlineExceeded,
@@ -120,11 +121,12 @@ class Dispatch:
                 request = await self._edges.count(request)
                 settlement.counted(request)
             settlement.reserve()  # 1 bucket
-            try:
-                async with asyncio.timeout_at(request.deadline):
+            with Ending() as ending:
+                timer = asyncio.get_running_loop().call_at(request.deadline, ending.end, _too_late)
+                try:
                     await self._serve(request, sink, settlement)
-            except TimeoutError as error:
-                raise DeadlineExceeded("The request took longer than it may.") from error
+                finally:
+                    timer.cancel()
 
     async def _serve(self, request: InferenceRequest, sink: Sink, settlement: Settlement) -> None:
         """Queue, place, stream; once more on another worker if the client has seen nothing."""
@@ -286,6 +288,10 @@ class Dispatch:
             yield
         finally:
             self._in_flight -= 1
+
+
+def _too_late() -> DeadlineExceeded:
+    return DeadlineExceeded("The request took longer than it may.")
 
 
 def _as_told_by(client: WorkerClient, request: InferenceRequest) -> InferenceRequest:

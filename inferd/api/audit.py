@@ -5,7 +5,7 @@ A layer around the admin's router, inside the check of the key: who has no key d
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -37,11 +37,11 @@ class Audit:
             return
         status = _FAILED
 
-        async def told(message: Message) -> None:
+        def told(message: Message) -> Awaitable[None]:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-            await send(message)
+            return send(message)
 
         try:
             await self._app(scope, receive, told)

@@ -1,23 +1,52 @@
-"""A request lives no longer than its client: one watcher per request, the only source of its end.
+"""A request lives no longer than its client: the connection's loss ends it, from wherever it waits.
 
-The watcher also drives what must happen while nothing is sent (keep-alive comments, the cut of a
-client that does not read), so that a stream costs one task beside its own.
+What must happen while nothing is sent (keep-alive comments, the cut of a client that does not read)
+runs on a timer of the same scope, so that a stream costs no task beside its own.
 """
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, Self
+
+from inferd.ending import Ending
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import Callable
+    from types import TracebackType
 
-    from starlette.types import Receive
+    from starlette.types import Scope
+
+SCOPE_KEY: Final = "inferd.client"
 
 
 class ClientGoneError(Exception):
     """Nobody is there to answer to. Never rendered; the access log says 499."""
+
+
+class Client(Protocol):
+    """The other end of one request, past what ASGI tells of it. The server puts it in the scope."""
+
+    @property
+    def gone(self) -> bool:
+        """Its connection is lost."""
+
+    @property
+    def unread_bytes(self) -> int:
+        """Written here, and not yet taken by its kernel."""
+
+    @property
+    def ready(self) -> bool:
+        """The head of a chunked answer has been sent, and the client keeps up."""
+
+    def tell_when_gone(self, told: Callable[[], object] | None) -> None:
+        """Whom to call when the connection is lost; one at a time."""
+
+    def write(self, data: bytes) -> None:
+        """A chunk of the answer, at once: only while `ready`, and never of no bytes."""
+
+    def abort(self) -> None:
+        """Cut the connection; what is unread is lost."""
 
 
 class Ticker(Protocol):
@@ -26,55 +55,55 @@ class Ticker(Protocol):
     def next_tick(self) -> float:
         """Loop time of the next `tick`."""
 
-    async def tick(self) -> None:
+    def tick(self) -> None:
         """Called then; must return soon."""
 
 
-@asynccontextmanager
-async def while_client_waits(receive: Receive, ticker: Ticker | None = None) -> AsyncIterator[None]:
-    """Cancel the body of the scope when the client leaves.
+def client_of(scope: Scope) -> Client:
+    """Who sent the request of this scope."""
+    client: Client = scope[SCOPE_KEY]
+    return client
 
-    An error of the body comes out as it is, not wrapped in a group, or the renderer would not know
-    its type.
 
-    Raises:
+class WhileClientWaits(Ending):
+    """Ends its body when the client leaves. Of an error of the body nothing is lost.
+
+    Raises, on leaving:
         ClientGoneError: the connection was closed, by the client or by `ticker`.
     """
-    try:
-        async with asyncio.TaskGroup() as group:
-            watch = _until_gone(receive) if ticker is None else _watch(receive, ticker)
-            watcher = group.create_task(watch)
-            yield
-            watcher.cancel()
-    except BaseExceptionGroup as group_error:
-        raise _single(group_error) from group_error.__cause__
 
+    __slots__ = ("_client", "_loop", "_ticker", "_timer")
 
-async def _watch(receive: Receive, ticker: Ticker) -> None:
-    while True:
-        try:
-            async with asyncio.timeout_at(ticker.next_tick()):
-                await _until_gone(receive)
-        except TimeoutError:
-            await ticker.tick()
+    def __init__(self, client: Client, ticker: Ticker | None = None) -> None:
+        super().__init__()
+        self._client = client
+        self._ticker = ticker
+        self._timer: asyncio.TimerHandle | None = None
 
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._client.tell_when_gone(self._gone)
+        if self._client.gone:
+            self._gone()
+        if self._ticker is not None:
+            self._loop = asyncio.get_running_loop()
+            self._timer = self._loop.call_at(self._ticker.next_tick(), self._tick, self._ticker)
+        return self
 
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    raise ClientGoneError
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._client.tell_when_gone(None)
+        if self._timer is not None:
+            self._timer.cancel()
+        super().__exit__(kind, error, trace)
 
+    def _gone(self) -> None:
+        self.end(ClientGoneError)
 
-def _single(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one error that matters: the body's own, before that of the client's leaving."""
-    errors = list(_leaves(group))
-    for error in errors:
-        if not isinstance(error, ClientGoneError):
-            return error
-    return errors[0]
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
-    return [error]
+    def _tick(self, ticker: Ticker) -> None:
+        ticker.tick()
+        self._timer = self._loop.call_at(ticker.next_tick(), self._tick, ticker)

@@ -15,11 +15,11 @@ from inferd.upstream.frames import encode
 from inferd.upstream.relay import ChatRelay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
-    from starlette.types import Scope, Send
+    from starlette.types import Send
 
-    from inferd.api.http_protocol import ChunkedBody
+    from inferd.api.disconnect import Client
     from inferd.inference import InferenceRequest
     from inferd.upstream.relay import StreamRelay
 
@@ -34,13 +34,13 @@ HEADERS: Final = [
 
 
 class EventStream:
-    """A sink for `dispatch`, and the ticker of its request's watcher."""
+    """A sink for `dispatch`, and the ticker of its request's scope."""
 
     __slots__ = (
         "_accepted",
         "_accepted_at",
         "_arrived",
-        "_body",
+        "_client",
         "_last_sent",
         "_looked",
         "_new_relay",
@@ -48,7 +48,6 @@ class EventStream:
         "_send",
         "_stall_s",
         "_time",
-        "_transport",
         "_written",
         "content_sent",
         "output_at",
@@ -57,7 +56,7 @@ class EventStream:
 
     def __init__(
         self,
-        scope: Scope,
+        client: Client,
         send: Send,
         *,
         new_relay: Callable[[InferenceRequest, str], StreamRelay] = ChatRelay,
@@ -66,8 +65,7 @@ class EventStream:
         self._send = send
         self._new_relay = new_relay
         self._stall_s = stall_s
-        self._transport: asyncio.Transport | None = scope.get("inferd.transport")
-        self._body: ChunkedBody | None = scope.get("inferd.body")
+        self._client = client
         self._relay: StreamRelay | None = None
         # Bound once: to ask for the running loop costs more than to ask it for its time.
         self._time = asyncio.get_running_loop().time
@@ -89,15 +87,15 @@ class EventStream:
 
     def push(self, data: bytes) -> bool:
         """Relay what a read from the worker brought, if it needs neither a look nor a wait."""
-        body, relay = self._body, self._relay
-        if body is None or relay is None or not body.ready:
+        client, relay = self._client, self._relay
+        if relay is None or not client.ready:
             return False
         out = relay.pass_through(data)
         if out is None:
             return False
         self.output_at = self._time()
         self._written += len(out)
-        body.write(out)
+        client.write(out)
         return True
 
     async def end(self) -> None:
@@ -115,31 +113,32 @@ class EventStream:
         comment = self._comment_due()
         return min(look, comment) if comment > self._looked else look
 
-    async def tick(self) -> None:
+    def tick(self) -> None:
         """Write a comment if nothing was sent for long, or cut off a client that does not read.
 
-        The cut is a lost connection: whoever watches it ends the request.
+        The cut is a lost connection, which ends the request.
         """
         now = self._looked = self._time()
-        unread = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        unread = self._client.unread_bytes
         accepted = self._written - unread
         if not unread or accepted > self._accepted:
             self._accepted, self._accepted_at = accepted, now
-        elif now - self._accepted_at >= self._stall_s and self._transport is not None:
-            self._transport.abort()
+        elif now - self._accepted_at >= self._stall_s:
+            self._client.abort()
             return
         if not unread and now >= self._comment_due():
-            await self._write(KEEP_ALIVE)
+            self._write(KEEP_ALIVE)
 
     def _comment_due(self) -> float:
         if self.started:
             return max(self._last_sent, self.output_at) + KEEP_ALIVE_S
         return self._arrived + FIRST_EVENT_S_MAX
 
-    async def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes) -> Awaitable[None]:
+        """Written when it returns; awaited, the client keeps up."""
         self._last_sent = self._time()
         if not self.started:
             self.started = True
-            await self._send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-        self._written += len(data)  # in the transport's buffer before the send has to wait
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+            self._send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+        self._written += len(data)
+        return self._send({"type": "http.response.body", "body": data, "more_body": True})

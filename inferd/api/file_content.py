@@ -6,7 +6,6 @@ that accepts nothing for `stall_s` is cut off; one that leaves ends the reading.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Final
@@ -16,7 +15,7 @@ from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from inferd.api.byte_range import byte_range
-from inferd.api.disconnect import while_client_waits
+from inferd.api.disconnect import Client, WhileClientWaits, client_of
 from inferd.api.file_transfer import transferring
 from inferd.api.headers import header
 from inferd.batch.objects import FileStore
@@ -39,9 +38,9 @@ class FileContent:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         file = await self._find(Request(scope, receive))
         async with transferring(self._store, "download"):
-            await self._answer(file, scope, receive, send)
+            await self._answer(file, scope, send)
 
-    async def _answer(self, file: FileRow, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(self, file: FileRow, scope: Scope, send: Send) -> None:
         etag = f'"{file.id}"'.encode()
         headers = scope["headers"]
         asked = header(headers, b"range")
@@ -68,12 +67,10 @@ class FileContent:
             await send(begin)
             await send({"type": "http.response.body", "body": b""})
             return
-        reader = _Reader(scope.get("inferd.transport"), self._stall_s)
-        async with (
-            while_client_waits(receive, reader),
-            aclosing(self._store.stream(file.blobs, start, stop)) as pieces,
-        ):
-            await self._stream(pieces, begin, send, reader)
+        reader = _Reader(client_of(scope), self._stall_s)
+        with WhileClientWaits(reader.client, reader):
+            async with aclosing(self._store.stream(file.blobs, start, stop)) as pieces:
+                await self._stream(pieces, begin, send, reader)
 
     async def _stream(
         self, pieces: AsyncGenerator[bytes], begin: Message, send: Send, reader: _Reader
@@ -88,11 +85,11 @@ class FileContent:
 
 
 class _Reader:
-    """Cuts off a client that does not read: the ticker of the request's watcher."""
+    """Cuts off a client that does not read: the ticker of the request's scope."""
 
-    def __init__(self, transport: asyncio.Transport | None, stall_s: float) -> None:
+    def __init__(self, client: Client, stall_s: float) -> None:
         self.written = 0
-        self._transport = transport
+        self.client = client
         self._stall_s = stall_s
         self._accepted = 0
         self._accepted_at = self._looked = monotonic()
@@ -100,14 +97,14 @@ class _Reader:
     def next_tick(self) -> float:
         return self._looked + self._stall_s / 2
 
-    async def tick(self) -> None:
+    def tick(self) -> None:
         now = self._looked = monotonic()
-        unread = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        unread = self.client.unread_bytes
         accepted = self.written - unread
         if not unread or accepted > self._accepted:
             self._accepted, self._accepted_at = accepted, now
-        elif now - self._accepted_at >= self._stall_s and self._transport is not None:
-            self._transport.abort()
+        elif now - self._accepted_at >= self._stall_s:
+            self.client.abort()
 
 
 def _disposition(filename: str) -> bytes:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from inferd.api.auth import authenticate
-from inferd.api.disconnect import while_client_waits
+from inferd.api.disconnect import WhileClientWaits, client_of
 from inferd.api.event_stream import EventStream
 from inferd.api.headers import header
 from inferd.api.read_body import read_body
@@ -148,13 +148,13 @@ class InferenceEndpoint:
         if header(scope["headers"], EXPLAIN_HEADER) is not None:
             request = replace(request, why=why)
         if request.stream:
-            await self._stream(request, record, scope, receive, send)
+            await self._stream(request, record, scope, send)
         else:
             patience_s = header(scope["headers"], PATIENCE_HEADER)
             if patience_s is not None and PATIENCE.fullmatch(patience_s):
                 hangs_up = record.arrived + float(patience_s)
                 request = replace(request, deadline=min(request.deadline, hangs_up))
-            await self._whole(request, receive, send)
+            await self._whole(request, scope, send)
 
     def _caller_by_key(self, scope: Scope) -> Caller:
         return authenticate(scope["headers"], self._access.keys, utc_now_us())
@@ -269,9 +269,9 @@ class InferenceEndpoint:
         seed = f"{route.pool}\0{adapter}\0{scope}"
         return self._hasher.prefix(seed, parts, prompt_tokens, parsed.cache_hint)
 
-    async def _whole(self, request: InferenceRequest, receive: Receive, send: Send) -> None:
+    async def _whole(self, request: InferenceRequest, scope: Scope, send: Send) -> None:
         sink = WholeAnswer(self._operation.whole)
-        async with while_client_waits(receive):
+        with WhileClientWaits(client_of(scope)):
             await self._dispatch.run(request, sink)
         headers = [
             (b"content-type", b"application/json"),
@@ -285,13 +285,13 @@ class InferenceEndpoint:
         request: InferenceRequest,
         record: RequestRecord,
         scope: Scope,
-        receive: Receive,
         send: Send,
     ) -> None:
         relay = self._operation.relay
         assert relay is not None, "only endpoints that stream parse `stream`"
-        stream = EventStream(scope, send, new_relay=relay, stall_s=self._server.stall_s)
-        async with while_client_waits(receive, stream):
+        client = client_of(scope)
+        stream = EventStream(client, send, new_relay=relay, stall_s=self._server.stall_s)
+        with WhileClientWaits(client, stream):
             try:
                 await self._dispatch.run(request, stream)
             except Exception as error:

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from inferd.api.admin import body_fields, json_route
-from inferd.api.disconnect import while_client_waits
+from inferd.api.disconnect import WhileClientWaits, client_of
 from inferd.api.fields import not_supported_value, number, shown
 from inferd.api.node_admin import NodeAdmin
 from inferd.errors import InvalidField
@@ -104,9 +104,9 @@ class _Lines(Response):
         self._lines = lines
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        del scope
         headers = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-        async with while_client_waits(receive):
+        del receive
+        with WhileClientWaits(client_of(scope)):
             await send(headers)
             sent = 0
             async for line in self._lines:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Final
 
 from starlette.types import Receive
@@ -10,6 +11,7 @@ from starlette.types import Receive
 from inferd.api.disconnect import ClientGoneError
 from inferd.api.fields import shown
 from inferd.api.headers import Headers
+from inferd.ending import Ending
 from inferd.errors import BodyTimeout, BodyTooLarge, InvalidBody
 
 LENGTH_DIGITS_MAX: Final = 18
@@ -31,13 +33,20 @@ async def read_body(
         ClientGoneError: the client left before the end of its body.
     """
     _check_headers(headers, bytes_max)
-    try:
-        async with asyncio.timeout(timeout_s):
+    with Ending() as ending:
+        timer = asyncio.get_running_loop().call_later(
+            timeout_s, ending.end, partial(_late, timeout_s)
+        )
+        try:
             return await _receive(receive, bytes_max)
-    except TimeoutError:
-        raise BodyTimeout(
-            f"The request body did not arrive within {timeout_s:g} seconds. Send it again."
-        ) from None
+        finally:
+            timer.cancel()
+
+
+def _late(timeout_s: float) -> BodyTimeout:
+    return BodyTimeout(
+        f"The request body did not arrive within {timeout_s:g} seconds. Send it again."
+    )
 
 
 def _check_headers(headers: Headers, bytes_max: int) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
+from inferd.api.disconnect import SCOPE_KEY, client_of
 from inferd.clock import monotonic, utc_now_us
 from inferd.storage import recordings
 from inferd.storage.recordings import Kept, Recorded
@@ -22,6 +23,7 @@ from inferd.storage.recordings import Kept, Recorded
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
+    from inferd.api.disconnect import Client
     from inferd.config.recording import Recording
     from inferd.config.schema import Team
     from inferd.metrics import Metrics
@@ -34,15 +36,6 @@ TRIM_S: Final = 60.0
 T = TypeVar("T")
 
 _log: Final = logging.getLogger(__name__)
-
-
-class Body(Protocol):
-    """Where the chunks of a streamed answer are written, past `send`."""
-
-    @property
-    def ready(self) -> bool: ...
-
-    def write(self, data: bytes) -> None: ...
 
 
 class _Text:
@@ -66,20 +59,36 @@ class _Text:
         return b"".join(self.parts).decode("utf-8", errors="replace")
 
 
-class _HeardBody:
-    __slots__ = ("_body", "_text")
+class _HeardClient:
+    """A client whose chunks, which go past `send`, are heard too."""
 
-    def __init__(self, body: Body, text: _Text) -> None:
-        self._body = body
+    __slots__ = ("_client", "_text")
+
+    def __init__(self, client: Client, text: _Text) -> None:
+        self._client = client
         self._text = text
 
     @property
+    def gone(self) -> bool:
+        return self._client.gone
+
+    @property
+    def unread_bytes(self) -> int:
+        return self._client.unread_bytes
+
+    @property
     def ready(self) -> bool:
-        return self._body.ready
+        return self._client.ready
+
+    def tell_when_gone(self, told: Callable[[], object] | None) -> None:
+        self._client.tell_when_gone(told)
 
     def write(self, data: bytes) -> None:
         self._text.take(data)
-        self._body.write(data)
+        self._client.write(data)
+
+    def abort(self) -> None:
+        self._client.abort()
 
 
 class Heard:
@@ -102,15 +111,13 @@ class Heard:
                 self._request.take(message.get("body", b""))
             return message
 
-        async def sent(message: Message) -> None:
+        def sent(message: Message) -> Awaitable[None]:
             if message["type"] == "http.response.body":
                 self._answer.take(message.get("body", b""))
-            await send(message)
+            return send(message)
 
-        body = scope.get("inferd.body")
-        if body is not None:
-            scope = {**scope, "inferd.body": _HeardBody(body, self._answer)}
-        return scope, received, sent
+        heard = _HeardClient(client_of(scope), self._answer)
+        return {**scope, SCOPE_KEY: heard}, received, sent
 
     @property
     def size(self) -> int:
@@ -192,7 +199,9 @@ class Recorder:
         return await self._on_disk(partial(recordings.delete, self._folder, team))
 
     async def _on_disk(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._disk, work)
+        """Done even if nobody waits for it any more."""
+        running = asyncio.get_running_loop().run_in_executor(self._disk, work)
+        return await asyncio.shield(running)
 
     def _taken(self) -> list[Heard]:
         taken = list(self._waiting)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
 from starlette.routing import Route, Router
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from inferd.api import openapi
 from inferd.api.admin_auth import AdminAuth
@@ -20,6 +20,25 @@ from inferd.storage.audit import Action
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 """On the admin listener, reachable without the admin key."""
+
+
+class Direct:
+    """Inference is asked for by its exact path: to that no list of patterns is searched.
+
+    Any other path or method is the router's, which knows the same routes and refuses in words.
+    """
+
+    def __init__(self, router: Router, routes: Iterable[Route]) -> None:
+        self._router = router
+        self._routes = {route.path: route for route in routes}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        route = self._routes.get(scope["path"])
+        if route is None or scope["method"] != "POST":
+            await self._router(scope, receive, send)
+            return
+        scope["route"] = route
+        await route.app(scope, receive, send)
 
 
 class HasRoutes(Protocol):
@@ -38,9 +57,10 @@ def public_app(
     refused: Refused | None = None,
 ) -> ASGIApp:
     """What teams reach. `stored`: paths of what is kept for them."""
+    inference = [Route(one.path, one, methods=["POST"]) for one in endpoints]
     router = Router(
         [
-            *[Route(one.path, one, methods=["POST"]) for one in endpoints],
+            *inference,
             Route(openapi.PATH, openapi.Document().get, methods=["GET"]),
             Route("/v1/models", models.list, methods=["GET"]),
             Route("/v1/models/{model:path}", models.one, methods=["GET", "DELETE"]),
@@ -50,7 +70,8 @@ def public_app(
         ],
         redirect_slashes=False,
     )
-    app = Cors(router, cors_origins) if cors_origins else router
+    direct = Direct(router, inference)
+    app = Cors(direct, cors_origins) if cors_origins else direct
     return Envelope(app, count=count, routes=router.routes, refused=refused)
 
 

@@ -157,10 +157,9 @@ async def test_an_answer_cut_after_the_engine_had_made_it_is_billed_exactly(
 
 def _buffered(inferd: Gateway) -> int:
     """Bytes that the public listener's connections hold for clients that do not read them."""
-    server = inferd.app._public._server
-    assert server is not None
-    connections = server.server_state.connections
-    return sum(one.transport.get_write_buffer_size() for one in connections)
+    served = inferd.app._public._served
+    assert served is not None
+    return sum(one.transport.get_write_buffer_size() for one in served.connections)
 
 
 async def test_a_slow_reader_has_the_same_bill_as_a_quick_one(

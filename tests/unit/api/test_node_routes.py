@@ -9,10 +9,12 @@ import pytest
 from starlette.routing import Router
 from starlette.types import Message
 
+from inferd.api.disconnect import SCOPE_KEY
 from inferd.api.middleware import Envelope
 from inferd.api.node_admin import NodeAdmin
 from inferd.api.node_routes import NodeApi
 from inferd.errors import ConfigError, NotFound
+from tests.unit.api.client_end import ClientEnd, with_clients
 
 
 class ScriptedNode(NodeAdmin):
@@ -52,7 +54,7 @@ def app(node: ScriptedNode) -> Envelope:
 
 
 def client(node: ScriptedNode) -> httpx2.AsyncClient:
-    transport = httpx2.ASGITransport(app(node))
+    transport = httpx2.ASGITransport(with_clients(app(node)))
     return httpx2.AsyncClient(transport=transport, base_url="http://admin/admin/v1")
 
 
@@ -95,17 +97,16 @@ async def test_an_unknown_worker_is_a_404_before_anything_is_sent() -> None:
 async def test_a_follower_that_leaves_ends_its_stream() -> None:
     node = ScriptedNode()
     sent: list[Message] = []
-    leaves = asyncio.Event()
+    reader = ClientEnd()
 
     async def receive() -> Message:
-        await leaves.wait()
-        return {"type": "http.disconnect"}
+        raise AssertionError("there is no body to read")
 
     async def send(message: Message) -> None:
         sent.append(message)
         if message.get("body", b"").endswith(b" 1\n"):
             assert node.open_streams == 1
-            leaves.set()
+            asyncio.get_running_loop().call_soon(reader.abort)
 
     scope = {
         "type": "http",
@@ -113,6 +114,7 @@ async def test_a_follower_that_leaves_ends_its_stream() -> None:
         "path": "/admin/v1/workers/chat-1-1/output",
         "query_string": b"lines=2&follow=1",
         "headers": [],
+        SCOPE_KEY: reader,
     }
     await app(node)(scope, receive, send)
     await asyncio.sleep(0)

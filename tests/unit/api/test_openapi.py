@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.routing import Route, Router
+from starlette.routing import Route
 
 from inferd.api import openapi
 from inferd.api.batches import BatchApi
@@ -57,10 +57,8 @@ def routes() -> set[tuple[str, str]]:
         *BatchApi(nothing, nothing, nothing, nothing).routes(),
     ]
     app = public_app(endpoints, nothing, nothing, lambda *_: None, (), stored)
-    router = app._app  # type: ignore[attr-defined]
-    assert isinstance(router, Router)
     found = set()
-    for route in router.routes:
+    for route in app._routes:  # type: ignore[attr-defined]
         assert isinstance(route, Route)
         path = re.sub(r"\{(\w+):\w+\}", r"{\1}", route.path)
         found |= {(path, method) for method in route.methods or () if method != "HEAD"}
