@@ -69,7 +69,8 @@ class Sink(Protocol):
     """Where an answer goes.
 
     `content_sent`: the client has seen a part of it, the last one at loop time `output_at`.
-    `push` relays what the worker sent at once, or declines what needs a look or a wait.
+    `push` relays what the worker sent at once, or declines what needs a look or a wait;
+    `push_chunk` one whole chunk of its body, with the frame.
     """
 
     content_sent: bool
@@ -80,6 +81,8 @@ class Sink(Protocol):
     async def send(self, data: bytes) -> None: ...
 
     def push(self, data: bytes) -> bool: ...
+
+    def push_chunk(self, chunk: bytes) -> bool: ...
 
 
 class Dispatch:
@@ -260,7 +263,7 @@ class Dispatch:
             if out:
                 settlement.output_sent()
                 await sink.send(out)
-            await exchange.push(sink.push)  # no task runs for a common event
+            await exchange.push(sink.push, sink.push_chunk)  # no task runs for a common event
         if last := answer.end():
             await sink.send(last)
 

@@ -45,6 +45,9 @@ class Client(Protocol):
     def write(self, data: bytes) -> None:
         """A chunk of the answer, at once: only while `ready`, and never of no bytes."""
 
+    def write_chunk(self, chunk: bytes) -> None:
+        """The same, of a chunk that has its frame."""
+
     def abort(self) -> None:
         """Cut the connection; what is unread is lost."""
 

@@ -11,8 +11,8 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from inferd.api.error_body import error_content
+from inferd.upstream.chat_relay import ChatRelay
 from inferd.upstream.frames import encode
-from inferd.upstream.relay import ChatRelay
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -96,6 +96,19 @@ class EventStream:
         self.output_at = self._time()
         self._written += len(out)
         client.write(out)
+        return True
+
+    def push_chunk(self, chunk: bytes) -> bool:
+        """The same for a chunk with its frame, which the client's body then has as well."""
+        client, relay = self._client, self._relay
+        if relay is None or not client.ready:
+            return False
+        out = relay.pass_chunk(chunk)
+        if out is None:
+            return False
+        self.output_at = self._time()
+        self._written += len(out)
+        client.write_chunk(out)
         return True
 
     async def end(self) -> None:

@@ -69,6 +69,7 @@ class Cycle:
     __slots__ = (
         "_body",
         "_connection",
+        "_head",
         "_left_bytes",
         "_news",
         "_waiter",
@@ -91,6 +92,7 @@ class Cycle:
         scope[SCOPE_KEY] = self
         self._connection = connection
         self._body = b""
+        self._head = b""
         self._news = False
         self._waiter: asyncio.Future[None] | None = None
         self._when_gone: Callable[[], object] | None = None
@@ -125,6 +127,9 @@ class Cycle:
     def write(self, data: bytes) -> None:
         self._connection.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
+    def write_chunk(self, chunk: bytes) -> None:
+        self._connection.transport.write(chunk)
+
     def abort(self) -> None:
         self._connection.transport.abort()
 
@@ -134,6 +139,7 @@ class Cycle:
             await app(self.scope, self.receive, self.send)
         except Exception:  # noqa: BLE001 - the last boundary: logged, and the client told
             _log.exception("A request failed where its client could not be told any more.")
+        del self.scope[SCOPE_KEY]  # or the two would be left to the garbage collector
         if self.whole or self.gone:
             return
         if self.started:
@@ -229,7 +235,10 @@ class Cycle:
         self._left_bytes = length
         self.continue_wanted = False
         self.started = True
-        self._connection.transport.write(head)
+        if length is None:
+            self._connection.transport.write(head)
+        else:
+            self._head = head  # leaves with the body, which follows at once
 
     def _go_on(self, message: Message) -> None:
         if self.whole:
@@ -237,7 +246,7 @@ class Cycle:
         body, more = message.get("body", b""), message.get("more_body", False)
         write = self._connection.transport.write
         if self._without_body:
-            pass
+            write(self._head)
         elif self.chunked:
             if body:
                 self.write(body)
@@ -246,7 +255,8 @@ class Cycle:
         else:
             if self._left_bytes is not None:
                 self._left_bytes -= len(body)
-            write(body)
+            head, self._head = self._head, b""
+            write(head + body)
         if not more:
             if self._left_bytes and not self._without_body:
                 raise RuntimeError("A response's body is not as long as it was said to be.")

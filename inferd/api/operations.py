@@ -9,8 +9,8 @@ from inferd.api.inference_endpoint import Operation
 from inferd.api.schema import parse_chat
 from inferd.inference import Endpoint, ModelKind
 from inferd.upstream.answer import chat_answer
+from inferd.upstream.chat_relay import ChatRelay
 from inferd.upstream.embedding_answer import embedding_answer
-from inferd.upstream.relay import ChatRelay
 from inferd.upstream.responses_answer import ResponseRelay, response_answer
 from inferd.upstream.text_answer import TextRelay, text_answer
 

@@ -87,6 +87,10 @@ class _HeardClient:
         self._text.take(data)
         self._client.write(data)
 
+    def write_chunk(self, chunk: bytes) -> None:
+        self._text.take(chunk[chunk.find(b"\r\n") + 2 : -2])
+        self._client.write_chunk(chunk)
+
     def abort(self) -> None:
         self._client.abort()
 
@@ -147,6 +151,8 @@ class Recorder:
         self._settings_of = settings_of
         self._waiting: deque[Heard] = deque()
         self._waiting_bytes = 0
+        self._going: list[Heard] = []
+        """On its way to the disk; whoever writes it takes it out."""
         self._woken = asyncio.Event()
         # One at a time and in order: what was on its way to the disk is there before it is deleted.
         self._disk = ThreadPoolExecutor(1, "recordings")
@@ -178,10 +184,11 @@ class Recorder:
                 except TimeoutError:
                     continue
                 self._woken.clear()
-                await self._on_disk(partial(self._write, self._taken()))
+                self._going = self._taken()
+                await self._on_disk(partial(self._write, self._going))
         finally:
             self._disk.shutdown()  # blocks, as the write: the loop has nothing else to do then
-            self._write(self._taken())
+            self._write([*self._going, *self._taken()])
 
     async def find(self, team: str, request_id: str, around_us: int) -> Recorded | None:
         """The text of one request, if it was kept."""
@@ -199,9 +206,7 @@ class Recorder:
         return await self._on_disk(partial(recordings.delete, self._folder, team))
 
     async def _on_disk(self, work: Callable[[], T]) -> T:
-        """Done even if nobody waits for it any more."""
-        running = asyncio.get_running_loop().run_in_executor(self._disk, work)
-        return await asyncio.shield(running)
+        return await asyncio.get_running_loop().run_in_executor(self._disk, work)
 
     def _taken(self) -> list[Heard]:
         taken = list(self._waiting)
@@ -209,8 +214,10 @@ class Recorder:
         self._waiting_bytes = 0
         return taken
 
-    def _write(self, heard: list[Heard]) -> None:
+    def _write(self, going: list[Heard]) -> None:
         """In a thread, but for the end."""
+        heard = list(going)
+        going.clear()
         if not heard:
             return
         try:

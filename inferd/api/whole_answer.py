@@ -112,5 +112,7 @@ class WholeAnswer:
         del data
         return False
 
+    push_chunk = push
+
     async def send(self, data: bytes) -> None:
         self.body = data

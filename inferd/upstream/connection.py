@@ -1,7 +1,8 @@
 """One TCP connection to a worker: httptools' protocol, one exchange at a time.
 
 Reads are bounded: past `BUFFER_BYTES_MAX` of unread body the socket is not read. What a read brings
-waits for `take`, or is pushed on at once. Failures are kept as an `UpstreamError` for the reader.
+waits for `take`, or is pushed on at once: a chunk of a chunked body even with its frame, unparsed.
+Failures are kept as an `UpstreamError` for the reader.
 """
 
 from __future__ import annotations
@@ -46,6 +47,9 @@ class Connection(asyncio.Protocol):
         self._keep_alive = False
         self.when_whole: Callable[[Connection], None] | None = None
         self._pushed: Push | None = None
+        self._pushed_chunk: Push | None = None
+        self._chunk_ended = False
+        self._between_chunks = False
         self.error: UpstreamError | None = None
         self._chunks: deque[bytes] = deque()
         self._buffered = 0
@@ -86,18 +90,21 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
         return data
 
-    async def push(self, push: Push) -> None:
+    async def push(self, push: Push, push_chunk: Push) -> None:
         """Give every block to `push` as it is read, until it declines one, or the answer ends.
 
-        What was declined, and what came after it, is left for `take`. No task runs in between:
-        that is what a streamed event costs least with. It must not raise.
+        What was declined, and what came after it, is left for `take`. A read that begins where a
+        chunk of the body does is offered to `push_chunk` first, as it came: it takes it only if it
+        is one whole chunk. No task runs in between: that is what a streamed event costs least
+        with. Neither may raise.
         """
         self._pushed = push
+        self._pushed_chunk = push_chunk
         try:
             while self._pushing and not self.whole and self.error is None:
                 await self.wait()
         finally:
-            self._pushed = None
+            self._pushed = self._pushed_chunk = None
 
     async def wait(self) -> None:
         """Until something changed: a head, bytes, the end or an error."""
@@ -133,13 +140,29 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.reads += 1
+        if (
+            self._between_chunks
+            and self._pushed_chunk is not None
+            and self._pushed is not None
+            and self._pushed_chunk(data)
+        ):
+            return  # the parser stands between two chunks as before
+        self._chunk_ended = False
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self.error = WorkerUnreachable("The worker did not answer in HTTP.")
             self.close()
+        # A piece of the next chunk's size may follow the last one's end: only a line's end is one.
+        self._between_chunks = self._chunk_ended and data.endswith(b"\r\n")
         if self._pushed is None or self.whole or self.error is not None:
             self._wake()
+
+    def on_chunk_header(self) -> None:
+        self._chunk_ended = False
+
+    def on_chunk_complete(self) -> None:
+        self._chunk_ended = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers[name.lower()] = value

@@ -20,9 +20,6 @@ from inferd.upstream.answer import (
     bytes_per_token,
     choices_of,
     finish_reason_of,
-    names_a_tool,
-    texts_of,
-    tier_of,
     tokens_of,
     usage_body,
     usage_of,
@@ -51,6 +48,8 @@ _OBJECT_END: Final = b"}\n\n"
 _USAGE_NULL: Final = b',"usage":null}\n\n'
 _USUAL_END: Final = b'"finish_reason":null,"matched_stop":null}]}\n\n'
 """How SGLang ends an event of one choice that says nothing but text."""
+_LINE_END: Final = b"\r\n"
+_USUAL_CHUNK_END: Final = _USUAL_END + _LINE_END
 
 
 class StreamRelay(ABC):
@@ -119,6 +118,29 @@ class StreamRelay(ABC):
             self.events += 1
             return data[: -len(_OBJECT_END)] + _USAGE_NULL if self._include_usage else data
         return self._undecoded(data) if data.endswith(END) and b"\r" not in data else None
+
+    def pass_chunk(self, chunk: bytes) -> bytes | None:
+        """The same for one whole chunk of the worker's body, with its frame: the client's has one.
+
+        None: not taken; it is more or less than one usual event in one chunk.
+        """
+        if not self._pass_through or self._splitter.tail or self.done:
+            return None
+        start = chunk.find(_LINE_END) + len(_LINE_END)
+        size = len(chunk) - start - len(_LINE_END)
+        if not (
+            chunk.startswith(self._usual_start, start)
+            and chunk.endswith(_USUAL_CHUNK_END)
+            and chunk.find(END) == start + size - len(END)
+            and _TOOLS not in chunk
+            and chunk[: start - len(_LINE_END)] == b"%x" % size
+        ):
+            return None
+        self.events += 1
+        if not self._include_usage:
+            return chunk
+        event = chunk[start : -len(_LINE_END) - len(_OBJECT_END)]
+        return b"%x\r\n%b%b\r\n" % (len(event) + len(_USAGE_NULL), event, _USAGE_NULL)
 
     def _undecoded(self, block: bytes) -> bytes | None:
         """The same for several events, or for one of a rarer form."""
@@ -332,63 +354,3 @@ def _start_of(event: dict[str, Any]) -> bytes:
     """
     head = {key: event.get(key) for key in ("id", "object", "created", "model")}
     return b"data: " + orjson.dumps(head)[:-1] + b',"choices":[{"index":0,"delta":{'
-
-
-class ChatRelay(StreamRelay):
-    """A chat completion."""
-
-    __slots__ = ("_calls_only", "_named", "_one_tool_call", "_tier")
-
-    object_name = "chat.completion.chunk"
-
-    def __init__(self, request: InferenceRequest, response_id: str) -> None:
-        super().__init__(request, response_id)
-        self._one_tool_call = request.one_tool_call
-        self._named = names_a_tool(request)
-        self._calls_only = self._named or request.body.get("tool_choice") == "required"
-        self._tier = tier_of(request)
-
-    def _may_pass_through(self) -> bool:
-        return self._choices == 1 and not self._one_tool_call
-
-    def _open(self, event: dict[str, Any]) -> bytes:
-        """The role chunks; choices open in index order, whoever speaks first."""
-        return b"".join([self._role(event, index) for index in range(self._choices)])
-
-    def _role(self, event: dict[str, Any], index: int) -> bytes:
-        content = None if self._calls_only else ""
-        delta = {"role": "assistant", "content": content, "refusal": None}
-        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
-        return encode({**event, **self._of_all(), "choices": [choice]})
-
-    def _of_all(self) -> dict[str, Any]:
-        return {**super()._of_all(), "service_tier": self._tier}
-
-    def _normalise(self, choice: dict[str, Any]) -> bool:
-        delta = choice["delta"]
-        delta.pop("role", None)
-        if delta.get("tool_calls"):
-            delta["tool_calls"] = [
-                _named_once(call)
-                for call in delta["tool_calls"]
-                if not (self._one_tool_call and call.get("index"))
-            ] or None
-        choice.pop("matched_stop", None)
-        if choice.get("finish_reason") is not None:
-            self._finish(choice, named=self._named)
-            choice["delta"] = {key: value for key, value in delta.items() if value}
-            if choice["delta"]:
-                self._told(texts_of(delta))
-            return True
-        if not any(delta.values()) and not choice.get("logprobs"):
-            return False
-        self._told(texts_of(delta))
-        return True
-
-
-def _named_once(call: dict[str, Any]) -> dict[str, Any]:
-    """Its id, type and name come once: openai-node takes a later null for another name."""
-    function = call.get("function")
-    if call.get("id") is not None or not isinstance(function, dict):
-        return call
-    return {"index": call.get("index", 0), "function": {"arguments": function.get("arguments")}}

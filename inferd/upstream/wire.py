@@ -133,14 +133,15 @@ class Exchange:
                 return b""
             await connection.wait()
 
-    async def push(self, push: Push) -> None:
+    async def push(self, push: Push, push_chunk: Push) -> None:
         """Bytes of the body go to `push` as they come, until it declines some or the body ends.
 
-        What it declined is what `read` gives next; `read` also tells of a lost worker.
+        What comes as one whole chunk goes to `push_chunk` first, with its frame. What both declined
+        is what `read` gives next; `read` also tells of a lost worker.
         """
         connection = self._connection
         if not connection.has_bytes():
-            await connection.push(push)
+            await connection.push(push, push_chunk)
 
     async def read_all(self, bytes_max: int = ANSWER_BYTES_MAX) -> bytes:
         """The whole body.

@@ -71,11 +71,13 @@ class ScriptedExchange:
             return await self._body()
         return await self._event()
 
-    async def push(self, push: Callable[[bytes], bool]) -> None:
+    async def push(
+        self, push: Callable[[bytes], bool], push_chunk: Callable[[bytes], bool]
+    ) -> None:
         if self._ready or not self.payload["stream"] or self.worker.status != 200:
             return
         while not self.whole and (data := await self.read()):
-            if not push(data):
+            if not push_chunk(b"%x\r\n%b\r\n" % (len(data), data)) and not push(data):
                 self._ready.append(data)
                 return
 

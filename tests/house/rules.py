@@ -48,7 +48,7 @@ EXCEPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "http.client": ("inferd/cli/",),  # a command waits for its answer; there is no loop to block
     # Libraries behind one border, where their errors become ours.
     "aiosqlite": ("inferd/storage/",),
-    "httptools": ("inferd/upstream/",),
+    "httptools": ("inferd/upstream/", "inferd/api/http_protocol.py"),
     "sqlite3": ("inferd/storage/",),
     # Chance comes from a `random.Random` that is handed in.
     "random.choice": (),

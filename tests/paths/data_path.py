@@ -28,7 +28,7 @@ from inferd.routing.scheduler import Scheduler
 from inferd.settlement import Ledger
 from inferd.storage.unbilled import UnbilledAttempt
 from inferd.storage.usage import UsageRow
-from inferd.upstream.relay import ChatRelay
+from inferd.upstream.chat_relay import ChatRelay
 from tests.fakes.scripted_worker import ScriptedWorker
 
 POOL = "chat@1"
@@ -67,6 +67,14 @@ class CollectedStream:
             return False
         self.output_at = asyncio.get_running_loop().time()
         self.received += out
+        return True
+
+    def push_chunk(self, chunk: bytes) -> bool:
+        out = self._relay.pass_chunk(chunk) if self._relay and not self._reads_s else None
+        if out is None:
+            return False
+        self.output_at = asyncio.get_running_loop().time()
+        self.received += out[out.find(b"\r\n") + 2 : -2]
         return True
 
     async def send(self, data: bytes) -> None:

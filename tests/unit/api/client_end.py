@@ -24,6 +24,9 @@ class ClientEnd:
     def write(self, data: bytes) -> None:
         raise AssertionError(f"not ready for {data!r}")
 
+    def write_chunk(self, chunk: bytes) -> None:
+        self.write(chunk)
+
     def abort(self) -> None:
         self.gone = True
         if self._told is not None:

@@ -11,7 +11,8 @@ import pytest
 
 from inferd.inference import Usage
 from inferd.upstream.answer import chat_answer
-from inferd.upstream.relay import DONE, ChatRelay
+from inferd.upstream.chat_relay import ChatRelay
+from inferd.upstream.relay import DONE
 from tests.unit.upstream.test_relay import (
     OPENING,
     RID,

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from inferd.errors import InferdError, UpstreamError, WorkerUnreachable
 from inferd.inference import Endpoint, InferenceRequest, Priority, Usage
+from inferd.upstream.chat_relay import ChatRelay
 from inferd.upstream.frames import frames_of, payload_of
-from inferd.upstream.relay import DONE, ChatRelay
+from inferd.upstream.relay import DONE
 
 RID = "chatcmpl-" + "0" * 32
 USAGE = {
