@@ -32,7 +32,10 @@ Cursor = sqlite3.Cursor
 Row = sqlite3.Row
 
 BATCH_WRITES_MAX = 256
-BATCH_WAIT_S = 0.005
+AWAITED_WAIT_S = 0.005
+"""How long a write that somebody awaits may wait for others to share its transaction."""
+POSTED_WAIT_S = 0.025
+"""The same of a row that nobody awaits: what a crash may lose."""
 WRITES_QUEUED_MAX = 65_536
 """Three and a half minutes of the fleet's peak of 300 requests/s, some 60 MB."""
 FLUSH_ATTEMPTS_MAX = 6
@@ -81,8 +84,9 @@ class Database:
         self._readers = deque(readers)
         self._observe = observe
         self._queue: deque[_Write] = deque()
-        self._arrived = asyncio.Event()
-        self._batch_full = asyncio.Event()
+        self._due = asyncio.Event()
+        """A flush is to be made now."""
+        self._timer: asyncio.TimerHandle | None = None
         self._failures = 0
         self._last_error: StorageError | None = None
         self._failed: StorageError | None = None
@@ -140,7 +144,7 @@ class Database:
         if len(self._queue) >= WRITES_QUEUED_MAX:
             raise StorageError(f"{self.path}: {self.queued} writes wait already; try again.")
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._enqueue(_Write(operation, future, committed))
+        self._enqueue(_Write(operation, future, committed), AWAITED_WAIT_S)
         return await future
 
     def post(self, operation: Callable[[Cursor], Any]) -> bool:
@@ -156,11 +160,11 @@ class Database:
                 "disk is too slow or hangs. Check it, then start inferd again."
             )
             _log.error("usage rows are lost from now on: %s", self._failed)
-            self._arrived.set()
+            self._due.set()
         if self._failed is not None:
             self.rows_lost += 1  # their sum is logged at the end, not each of many
             return False
-        self._enqueue(_Write(operation))
+        self._enqueue(_Write(operation), POSTED_WAIT_S)
         return True
 
     async def flush(self) -> None:
@@ -179,12 +183,7 @@ class Database:
     async def run(self) -> None:
         """The writer service: ends by cancellation, or with StorageError when rows are stuck."""
         while True:
-            await self._arrived.wait()
-            if len(self._queue) < BATCH_WRITES_MAX:
-                self._batch_full.clear()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(BATCH_WAIT_S):
-                        await self._batch_full.wait()
+            await self._due.wait()
             await self._flush_batch()
             if self._failures >= FLUSH_ATTEMPTS_MAX and self._failed is None:
                 self._failed = StorageError(
@@ -200,7 +199,10 @@ class Database:
         """One transaction. Its end reaches `_settle` even if this task is cancelled meanwhile."""
         batch = [self._queue.popleft() for _ in range(min(self.queued, BATCH_WRITES_MAX))]
         if not self._queue:
-            self._arrived.clear()
+            self._due.clear()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
         loop = asyncio.get_running_loop()
         started = clock.monotonic()
         synced = any(write.future is not None for write in batch)
@@ -262,7 +264,7 @@ class Database:
             self._failures += 1
             self._last_error = error
             self._queue.extendleft(reversed(posted))
-            self._arrived.set()
+            self._due.set()
             _log.warning(
                 "flush %d of %d failed, %d usage rows wait: %s",
                 self._failures,
@@ -294,11 +296,19 @@ class Database:
         if self._failures:
             await asyncio.sleep(RETRY_WAIT_S * 2.0 ** (self._failures - 1))
 
-    def _enqueue(self, write: _Write) -> None:
+    def _enqueue(self, write: _Write, wait_s: float) -> None:
+        """To be written within `wait_s` seconds; a timer that ends sooner is left to it."""
         self._queue.append(write)
-        self._arrived.set()
         if len(self._queue) >= BATCH_WRITES_MAX:
-            self._batch_full.set()
+            self._due.set()
+            return
+        loop = asyncio.get_running_loop()
+        due = loop.time() + wait_s
+        if self._timer is not None:
+            if self._timer.when() <= due:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(due, self._due.set)
 
     def _check_open(self) -> None:
         if self._failed is not None:

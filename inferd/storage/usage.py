@@ -1,6 +1,6 @@
 """The ledger: one row per request, inserted exactly once, and its sums.
 
-Rows are posted: a crash may lose the last flush (some 5 ms), never more. A second row for the same
+Rows are posted: a crash may lose the last flush (some 25 ms), never more. A second row for the same
 request is refused, logged and counted as lost, so that no request is ever billed twice.
 """
 
