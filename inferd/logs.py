@@ -2,16 +2,19 @@
 
 `configure` is called once by whoever owns the process, `set_level` when the level changes. Keys are
 cut out of every finished line, wherever in it they came from: message, extra field or traceback.
+Lines of one moment leave in one write; a warning, and the process's end, take along what waits.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import sys
+from contextlib import nullcontext, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import orjson
 
@@ -20,13 +23,19 @@ REQUEST_ID: Final[ContextVar[str | None]] = ContextVar("request_id", default=Non
 
 TEXT_CHARS_MAX: Final = 16_384
 """Of a message or a traceback; the rest is cut."""
+LINE_WAIT_S: Final = 0.05
+"""How long a line below a warning may wait for others; a process that is killed loses as much."""
 
+_FIELDS: Final = "inferd_fields"
+"""The extra fields of a record, if they are known without a search of all that it has."""
 _OWN_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {
     "asctime",
     "message",
     "taskName",
+    _FIELDS,
 }
 # A key keeps the part that is shown as its name; whatever else is a bearer's token is nobody's.
+KEY_PREFIX: Final = "sk-inferd-"
 _KEY: Final = re.compile(r"(sk-inferd-[A-Za-z0-9_-]{8})[A-Za-z0-9_-]+")
 _BEARER: Final = re.compile(r"(?i)\b(bearer)\s+[A-Za-z0-9._~+/=-]{8,}")
 _LIBRARIES: Final = ("aiohttp", "aiosqlite", "asyncio", "uvicorn")
@@ -37,8 +46,10 @@ def configure(level: str, handler: logging.Handler | None = None) -> None:
 
     Replaces what was configured before.
     """
-    handler = logging.StreamHandler(sys.stderr) if handler is None else handler
+    handler = LineHandler(sys.stderr) if handler is None else handler
     handler.setFormatter(JsonFormatter())
+    # No line shows them, and each record would ask for them.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging.getLogger().handlers[:] = [handler]
     set_level(level)
     logging.captureWarnings(capture=True)
@@ -58,22 +69,67 @@ def line(logger: logging.Logger, level: int, msg: str, fields: dict[str, object]
     As `logger.log`, which also looks for the line of code that logs: no line here shows it.
     """
     names = {"name": logger.name, "levelno": level, "levelname": logging.getLevelName(level)}
-    logger.handle(logging.makeLogRecord({**names, "msg": msg, **fields}))
+    logger.handle(logging.makeLogRecord({**names, "msg": msg, **fields, _FIELDS: fields}))
+
+
+class LineHandler(logging.StreamHandler[TextIO]):
+    """Writes to a stream: the lines of up to `LINE_WAIT_S` at once, if a loop runs."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._lines: list[str] = []
+        self._timer: tuple[asyncio.AbstractEventLoop, asyncio.TimerHandle] | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._lines.append(self.format(record) + self.terminator)
+        except Exception:  # noqa: BLE001 - as every handler: told on standard error, never raised
+            self.handleError(record)
+            return
+        loop = _running_loop()
+        if loop is None or record.levelno >= logging.WARNING:
+            self.flush()
+        elif self._timer is None or self._timer[0] is not loop:
+            self._timer = loop, loop.call_later(LINE_WAIT_S, self.flush)
+
+    def flush(self) -> None:
+        """Write what waits; called at the process's end too."""
+        with self.lock or nullcontext():
+            if self._timer is not None:
+                self._timer[1].cancel()
+                self._timer = None
+            if self._lines:
+                text = "".join(self._lines)
+                self._lines.clear()
+                with suppress(OSError, ValueError):  # gone: there is nobody left to tell
+                    self.stream.write(text)
+                    self.stream.flush()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:  # a thread, or before the loop and after it
+        return None
 
 
 class JsonFormatter(logging.Formatter):
     """One JSON object a record: ts, level, logger, msg, request_id, extra fields, exception."""
 
+    _second = -1
+    _second_text = ""
+
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, Any] = {
-            "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
+            "ts": self._timestamp(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
             "msg": record.getMessage()[:TEXT_CHARS_MAX],
         }
         if (request_id := REQUEST_ID.get()) is not None:
             fields["request_id"] = request_id
-        for name, value in vars(record).items():
+        more = record.__dict__.get(_FIELDS)
+        for name, value in (record.__dict__ if more is None else more).items():
             if name not in _OWN_ATTRIBUTES:
                 fields.setdefault(name, value)
         if record.exc_info:
@@ -81,12 +137,20 @@ class JsonFormatter(logging.Formatter):
             fields["exception"] = self.formatException(record.exc_info)[-TEXT_CHARS_MAX:]
         return redact(_dumps(fields))
 
+    def _timestamp(self, at_s: float) -> str:
+        """To the microsecond, in UTC; of one second only once the whole of it."""
+        second, part_s = divmod(at_s, 1)
+        if second != self._second:
+            self._second = int(second)
+            self._second_text = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        return f"{self._second_text}.{int(part_s * 1e6):06d}+00:00"
+
 
 def redact(text: str) -> str:
     """`text` without the secret part of any inferd key or bearer token in it."""
     if "bearer" in text.lower():  # looking for the word first costs a thirtieth of the expression
         text = _BEARER.sub(r"\1 [redacted]", text)
-    return _KEY.sub(r"\1[redacted]", text)
+    return _KEY.sub(r"\1[redacted]", text) if KEY_PREFIX in text else text
 
 
 def _dumps(fields: dict[str, Any]) -> str:

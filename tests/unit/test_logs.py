@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import json
@@ -9,6 +10,7 @@ import logging
 import secrets
 import warnings
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +127,38 @@ def test_extra_fields_never_replace_our_own(lines: Lines) -> None:
     logging.getLogger("x").info("mine", extra={"level": "fatal", "ts": 0})
     (record,) = lines()
     assert (record["level"], record["msg"]) == ("info", "mine")
+
+
+async def test_lines_of_one_moment_are_written_together_and_a_warning_takes_them_along(
+    lines: Lines,
+) -> None:
+    log = logging.getLogger("x")
+    log.info("first")
+    log.info("second")
+    assert lines() == []
+    await asyncio.sleep(logs.LINE_WAIT_S * 1.01)
+    assert [record["msg"] for record in lines()] == ["first", "second"]
+    log.info("third")
+    log.warning("fourth")
+    assert [record["msg"] for record in lines()] == ["first", "second", "third", "fourth"]
+    log.info("last")
+    logging.getLogger().handlers[0].flush()
+    assert lines()[-1]["msg"] == "last"
+
+
+def test_a_line_of_fields_looks_as_any_other(lines: Lines) -> None:
+    log = logging.getLogger("x")
+    fields: dict[str, object] = {"worker": "m-1", "level": "fatal", "n": 1.5}
+    logs.line(log, logging.INFO, "said", fields)
+    log.info("said", extra=fields)
+    one, other = lines()
+    one_at, other_at = (
+        datetime.fromisoformat(one.pop("ts")),
+        datetime.fromisoformat(other.pop("ts")),
+    )
+    assert one == other
+    assert timedelta(0) <= other_at - one_at < timedelta(seconds=5)
+    assert abs(datetime.now(UTC) - other_at) < timedelta(seconds=5)
 
 
 def test_the_level_can_change(capsys: pytest.CaptureFixture[str]) -> None:
