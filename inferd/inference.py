@@ -232,9 +232,36 @@ def adapter_of(name: str, weights: str) -> Adapter:
     return Adapter(name, f"lora-{mark}")
 
 
+class _Unguessable:
+    """Random bits for ids, drawn from the kernel for many at a time: one draw costs as much as all.
+
+    No process forks with it: what inferd starts is another program.
+    """
+
+    DRAWN_BYTES = 4_096
+    ID_BYTES = 16
+
+    def __init__(self) -> None:
+        self._drawn = b""
+        self._used_bytes = 0
+
+    def hex(self) -> str:
+        """32 hex digits that were never given before."""
+        start = self._used_bytes
+        end = start + self.ID_BYTES
+        if end > len(self._drawn):
+            self._drawn = secrets.token_bytes(self.DRAWN_BYTES)
+            start, end = 0, self.ID_BYTES
+        self._used_bytes = end
+        return self._drawn[start:end].hex()
+
+
+_unguessable = _Unguessable()
+
+
 def new_request_id() -> str:
     """The x-request-id of one HTTP request: `req_` and 32 hex digits."""
-    return "req_" + secrets.token_hex(16)
+    return "req_" + _unguessable.hex()
 
 
 def new_attempt_id(endpoint: Endpoint = Endpoint.CHAT) -> str:
@@ -243,4 +270,4 @@ def new_attempt_id(endpoint: Endpoint = Endpoint.CHAT) -> str:
     Always the same length for an endpoint: the engine matches abort ids by prefix, so an id that
     could be the start of another one would abort both.
     """
-    return _ID_PREFIXES[endpoint] + secrets.token_hex(16)
+    return _ID_PREFIXES[endpoint] + _unguessable.hex()
