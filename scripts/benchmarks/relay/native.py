@@ -39,15 +39,22 @@ def build(folder: Path) -> None:
 
 @contextmanager
 def upstream(
-    folder: Path, port: int, events_per_s: float, first_event_ms: float = 0.0
-) -> Iterator[None]:
-    """A worker at `port` while the scope lasts; 0 events a second: as fast as it can."""
-    command = [str(folder / "upstream"), str(port), str(events_per_s), str(first_event_ms), MODEL]
+    folder: Path,
+    port: int,
+    events_per_s: float,
+    first_event_ms: float = 0.0,
+    *,
+    model: str = MODEL,
+    padding_bytes: int = 0,
+) -> Iterator[int]:
+    """A worker at `port` while the scope lasts, its pid; 0 events a second: as fast as it can."""
+    numbers = [str(port), str(events_per_s), str(first_event_ms)]
+    command = [str(folder / "upstream"), *numbers, model, str(padding_bytes)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
         try:
-            yield
+            yield process.pid
         finally:
             process.terminate()
 
@@ -62,6 +69,13 @@ class Load:
     rate: float = 0.0
     body_bytes: int = 3_000
     stream: bool = True
+    model: str = MODEL
+
+    def arguments(self) -> list[str]:
+        """Of the client, behind its port and key."""
+        how = "stream" if self.stream else "whole"
+        numbers = (self.connections, self.tokens, self.seconds, self.rate, self.body_bytes)
+        return [self.model, *map(str, numbers), how]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +106,7 @@ def run_client(
         RuntimeError: the client ended without a result.
     """
     seen = Seen()
-    how = "stream" if load.stream else "whole"
-    numbers = (load.connections, load.tokens, load.seconds, load.rate, load.body_bytes)
-    command = [str(folder / "client"), str(port), key, MODEL, *map(str, numbers), how]
+    command = [str(folder / "client"), str(port), key, *load.arguments()]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:

@@ -1,15 +1,18 @@
 /* A cheap worker for benchmarks: answers as SGLang does, at a set pace, for next to no CPU.
  *
- * upstream PORT EVENTS_PER_S FIRST_EVENT_MS MODEL
+ * upstream PORT EVENTS_PER_S FIRST_EVENT_MS MODEL [PADDING_BYTES]
  * A stream sends its first event after FIRST_EVENT_MS and then EVENTS_PER_S of them a second
- * (0: all at once), as many as max_tokens says; an event's text carries its number. A whole answer
- * comes at once. Ends on SIGTERM.
+ * (0: all at once), as many as max_tokens says; an event's text carries its number and so much padding. A whole answer
+ * comes at once. `GET /bench` tells how many events it has sent and how many streams are open;
+ * `GET /bench?pace=N` sets the pace of all streams, `GET /bench?end=N` ends N of them with their next
+ * event. Ends on SIGTERM.
  */
 #include "event_loop.h"
 
 #define SLOTS 4096 /* of a wheel that turns one slot a millisecond */
 #define DEFAULT_TOKENS 16
 #define NAME_MAX_BYTES 256
+#define PADDING_MAX_BYTES 6000
 
 struct connection {
     int fd;
@@ -22,8 +25,14 @@ struct connection {
 
 static struct connection *wheel[SLOTS], *dead;
 static int64_t turned_ms, interval_ns, first_ns;
-static int loop;
+static int loop, open_streams, padding;
+static long events_sent, to_end;
 static const char *own_model;
+
+static void set_pace(double events_per_s)
+{
+    interval_ns = events_per_s > 0 ? (int64_t)(1e9 / events_per_s) : 0;
+}
 
 static void schedule(struct connection *one)
 {
@@ -40,6 +49,7 @@ static void lose(struct connection *one)
     if (one->closed)
         return;
     one->closed = 1;
+    open_streams -= one->streams;
     close(one->fd);
     if (!one->queued) { /* else the wheel still holds it */
         one->next = dead;
@@ -77,7 +87,7 @@ static void chunk(struct connection *one, const char *data, size_t size)
 
 static void event(struct connection *one, const char *delta, const char *end)
 {
-    char text[1024];
+    char text[PADDING_MAX_BYTES + 1024];
     int size = snprintf(text, sizeof text,
         "data: {\"id\":\"%s\",\"object\":\"chat.completion.chunk\",\"created\":1796073379,"
         "\"model\":\"%s\",\"choices\":[{\"index\":0,\"delta\":{\"reasoning_content\":null%s},"
@@ -87,12 +97,17 @@ static void event(struct connection *one, const char *delta, const char *end)
 
 static void next_event(struct connection *one)
 {
-    char text[512];
+    char text[PADDING_MAX_BYTES + 512];
     if (one->sent == 0)
         event(one, ",\"role\":\"assistant\",\"content\":\"\"",
             "\"finish_reason\":null,\"matched_stop\":null");
-    sprintf(text, ",\"content\":\" w%05d\"", one->sent++);
+    sprintf(text, ",\"content\":\" w%05d%*s\"", one->sent++, padding, "");
     event(one, text, "\"finish_reason\":null,\"matched_stop\":null");
+    events_sent++;
+    if (to_end > 0) {
+        to_end--;
+        one->tokens = one->sent;
+    }
     if (one->sent < one->tokens)
         return;
     event(one, "", "\"finish_reason\":\"length\",\"matched_stop\":null");
@@ -106,6 +121,7 @@ static void next_event(struct connection *one)
     chunk(one, "data: [DONE]\n\n", 14);
     append(&one->out, "0\r\n\r\n", 5);
     one->streams = 0;
+    open_streams--;
 }
 
 static void answer(struct connection *one, const char *body)
@@ -118,10 +134,24 @@ static void answer(struct connection *one, const char *body)
     append(&one->out, body, size);
 }
 
+/* What a benchmark asks in the middle of a run. */
+static void control(struct connection *one, const char *asked)
+{
+    char body[256];
+    if (strncmp(asked, "?pace=", 6) == 0)
+        set_pace(atof(asked + 6));
+    else if (strncmp(asked, "?end=", 5) == 0)
+        to_end = atol(asked + 5);
+    sprintf(body, "{\"sent\":%ld,\"open\":%d}", events_sent, open_streams);
+    answer(one, body);
+}
+
 static void get(struct connection *one, const char *path)
 {
     char body[1024];
-    if (strncmp(path, "/v1/loads", 9) == 0)
+    if (strncmp(path, "/bench", 6) == 0)
+        control(one, path + 6);
+    else if (strncmp(path, "/v1/loads", 9) == 0)
         answer(one, "{\"loads\":[{\"dp_rank\":0,\"num_running_reqs\":0,\"num_waiting_reqs\":0,"
             "\"num_used_tokens\":0,\"max_total_num_tokens\":100000000}]}");
     else if (strncmp(path, "/v1/models", 10) == 0) {
@@ -179,6 +209,7 @@ static void post(struct connection *one, const char *body)
         "content-type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n";
     append(&one->out, head, strlen(head));
     one->streams = 1;
+    open_streams++;
     one->due_ns = now_ns() + first_ns;
     schedule(one);
 }
@@ -310,17 +341,20 @@ static void welcome(int listener)
 
 int main(int count, char **given)
 {
-    if (count != 5) {
-        fprintf(stderr, "usage: upstream PORT EVENTS_PER_S FIRST_EVENT_MS MODEL\n");
+    if (count != 5 && count != 6) {
+        fprintf(stderr, "usage: upstream PORT EVENTS_PER_S FIRST_EVENT_MS MODEL [PADDING_BYTES]\n");
         return 2;
     }
     struct epoll_event events[512];
     struct sockaddr_in address = loopback(atoi(given[1]));
     int listener = socket(AF_INET, SOCK_STREAM, 0), one = 1;
     signal(SIGPIPE, SIG_IGN);
-    interval_ns = atof(given[2]) > 0 ? (int64_t)(1e9 / atof(given[2])) : 0;
+    set_pace(atof(given[2]));
     first_ns = (int64_t)(atof(given[3]) * 1e6);
     own_model = given[4];
+    padding = count == 6 ? atoi(given[5]) : 0;
+    if (padding > PADDING_MAX_BYTES)
+        padding = PADDING_MAX_BYTES;
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     if (bind(listener, (struct sockaddr *)&address, sizeof address) < 0 || listen(listener, 8192) < 0)
         fatal("listen");
