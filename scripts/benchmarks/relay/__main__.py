@@ -3,7 +3,8 @@
 `scripts/bench relay [--peers a,b] [--rounds N] [--limits] [--docs FOLDER] [--json]`. In one run, in
 turn and on the same native worker and client: inferd with all of its features on, a bare splice
 (what any Python process in between must cost), no gateway at all, and the peers. Ratios are taken
-within a round. A round takes about 15 s for each contender, `--limits` two to four minutes more.
+within a round. A round takes about 15 s for each contender. With `--limits` it is searched instead
+how much each takes before its first tokens are late: two to four minutes for each contender.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +32,14 @@ from scripts.benchmarks.relay.contenders import (
 from scripts.benchmarks.relay.limits import Limits, Search
 from scripts.benchmarks.relay.native import Load, Sample
 from scripts.benchmarks.relay.plot import draw
-from scripts.benchmarks.relay.report import Cost, broken_budgets, markdown, table
+from scripts.benchmarks.relay.report import (
+    Cost,
+    broken_budgets,
+    limit_rows,
+    markdown,
+    rows,
+    table,
+)
 from tests.fakes.engines import free_port
 
 EVENTS_PER_S: Final = 25
@@ -75,45 +83,52 @@ def _per(samples: Sequence[Sample], count: Callable[[Sample], int]) -> float:
     return used_s * 1e6 / (count(samples[-1]) - count(samples[0]))
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is played."""
-
-    names: Sequence[str]
-    rounds: int
-    streams: int
-    seconds: float
-    with_limits: bool
-
-
-def play(plan: Plan) -> tuple[dict[str, list[Cost]], dict[str, Limits]]:
-    """All rounds, the contenders in turn; whoever cannot take part is told on standard error."""
-    seen: dict[str, list[Cost]] = {}
-    limits: dict[str, Limits] = {}
+@contextmanager
+def contending(names: Iterable[str]) -> Iterator[tuple[Path, list[Running]]]:
+    """All that take part, each in front of the same worker; who cannot is told on stderr."""
     with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
         folder = Path(temporary)
         native.build(folder)
         upstream_port = free_port()
         stack.enter_context(native.upstream(folder, upstream_port, EVENTS_PER_S))
         contenders = []
-        for name in plan.names:
+        for name in names:
             try:
                 one = stack.enter_context(running(name, folder, free_port(), upstream_port))
                 contenders.append(one)
             except UnavailableError as error:
                 sys.stderr.write(f"{name} is left out: {error}\n")
-        for number in range(plan.rounds):
+        yield folder, contenders
+
+
+def play(names: Iterable[str], rounds: int, streams: int, seconds: float) -> dict[str, list[Cost]]:
+    """All rounds, the contenders in turn."""
+    seen: dict[str, list[Cost]] = {}
+    with contending(names) as (folder, contenders):
+        for number in range(rounds):
             for one in contenders:
-                sys.stderr.write(f"round {number + 1} of {plan.rounds}: {one.name}\n")
-                cost = measure(one, folder, plan.streams, plan.seconds)
+                sys.stderr.write(f"round {number + 1} of {rounds}: {one.name}\n")
+                cost = measure(one, folder, streams, seconds)
                 seen.setdefault(one.name, []).append(cost)
-        if plan.with_limits:
-            direct, *others = contenders
-            search = Search(direct, folder, EVENTS_PER_S)
-            for one in others:
-                sys.stderr.write(f"limits: {one.name}\n")
-                limits[one.name] = search.limits(one)
-    return seen, limits
+    return seen
+
+
+def search(names: Iterable[str]) -> dict[str, Limits]:
+    """What each takes before it is late."""
+    found: dict[str, Limits] = {}
+    with contending(names) as (folder, (direct, *others)):
+        searching = Search(direct, folder, EVENTS_PER_S)
+        for one in others:
+            sys.stderr.write(f"limits of {one.name}\n")
+            found[one.name] = searching.limits(one)
+    return found
+
+
+def tell(lines: list[list[str]], docs: Path | None, name: str) -> None:
+    """On standard output, and as `name` for the docs."""
+    sys.stdout.write(table(lines) + "\n")
+    if docs is not None:
+        (docs / name).write_text(markdown(lines), encoding="utf-8")
 
 
 def main() -> int:
@@ -127,30 +142,34 @@ def main() -> int:
     options.add_argument("--streams", type=int, default=1_000)
     options.add_argument("--seconds", type=float, default=6.0)
     options.add_argument(
-        "--limits", action="store_true", help="also how much each takes before it is late"
+        "--limits", action="store_true", help="instead: how much each takes before it is late"
     )
     options.add_argument(
-        "--docs", type=Path, help="a folder for relay.md, the table, and relay.svg, the plot"
+        "--docs", type=Path, help="a folder for the table, in Markdown, and the plot"
     )
     options.add_argument("--json", action="store_true")
     chosen = options.parse_args()
     peers = PEERS if chosen.peers == "all" else [name for name in chosen.peers.split(",") if name]
     names = (DIRECT, SPLICE, INFERD, *peers)
-    plan = Plan(names, chosen.rounds, chosen.streams, chosen.seconds, chosen.limits)
-    seen, limits = play(plan)
+    if chosen.limits:
+        limits = search(names)
+        if chosen.json:
+            most = {name: asdict(limit) for name, limit in limits.items()}
+            sys.stdout.write(json.dumps({"benchmark": "relay", "limits": most}) + "\n")
+        else:
+            tell(list(limit_rows(limits)), chosen.docs, "relay-limits.md")
+        return 0
+    seen = play(names, chosen.rounds, chosen.streams, chosen.seconds)
     if chosen.docs is not None:
-        (chosen.docs / "relay.md").write_text(markdown(seen, limits), encoding="utf-8")
         (chosen.docs / "relay.svg").write_text(draw(seen), encoding="utf-8")
     if chosen.json:
         told = {
             name: {what: [getattr(cost, what) for cost in costs] for what in Cost.__slots__}
             for name, costs in seen.items()
         }
-        most = {name: asdict(limit) for name, limit in limits.items()}
-        line = json.dumps({"benchmark": "relay", "rounds": told, "limits": most})
-        sys.stdout.write(line + "\n")
+        sys.stdout.write(json.dumps({"benchmark": "relay", "rounds": told}) + "\n")
     else:
-        sys.stdout.write(table(seen, limits) + "\n")
+        tell(list(rows(seen)), chosen.docs, "relay.md")
     said = broken_budgets(seen)
     sys.stderr.write("".join(f"{line}\n" for line in said))
     return 1 if said else 0

@@ -65,12 +65,19 @@ HEADER: Final = (
     "later",
     "lost",
 )
-LIMITS_HEADER: Final = ("streams in time", "requests/s in time")
+LIMITS_HEADER: Final = ("", "streams", "requests/s")
 
 
-def rows(seen: Rounds, limits: Mapping[str, Limits]) -> Iterator[list[str]]:
+def limit_rows(limits: Mapping[str, Limits]) -> Iterator[list[str]]:
+    """The header, then a line of each contender."""
+    yield [*LIMITS_HEADER]
+    for name, most in limits.items():
+        yield [name, str(most.streams), f"{most.requests_per_s:.0f}"]
+
+
+def rows(seen: Rounds) -> Iterator[list[str]]:
     """The header, then a line of each contender: medians; ratios as min/median/max."""
-    yield [*HEADER, *(LIMITS_HEADER if limits else ())]
+    yield [*HEADER]
     for name, costs in seen.items():
         middle = {
             what: statistics.median(getattr(cost, what) for cost in costs)
@@ -80,7 +87,7 @@ def rows(seen: Rounds, limits: Mapping[str, Limits]) -> Iterator[list[str]]:
         events = _spread(ratios(seen, name, SPLICE, "event_us")) if between else "-"
         requests = _spread(ratios(seen, name, SPLICE, "request_us")) if between else "-"
         later = [cost.stream_bytes / 1e3 for cost in costs[1:]]
-        row = [
+        yield [
             name,
             f"{middle['event_us']:.1f}",
             events,
@@ -93,15 +100,10 @@ def rows(seen: Rounds, limits: Mapping[str, Limits]) -> Iterator[list[str]]:
             f"{statistics.median(later):.1f}" if later else "-",
             str(sum(cost.lost for cost in costs)),
         ]
-        if limits:
-            most = limits.get(name)
-            row += ["-", "-"] if most is None else [str(most.streams), f"{most.requests_per_s:g}"]
-        yield row
 
 
-def table(seen: Rounds, limits: Mapping[str, Limits]) -> str:
+def table(lines: Sequence[Sequence[str]]) -> str:
     """For a terminal."""
-    lines = list(rows(seen, limits))
     widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
     return "\n".join(
         "  ".join(
@@ -112,9 +114,9 @@ def table(seen: Rounds, limits: Mapping[str, Limits]) -> str:
     )
 
 
-def markdown(seen: Rounds, limits: Mapping[str, Limits]) -> str:
+def markdown(lines: Sequence[Sequence[str]]) -> str:
     """For the docs."""
-    header, *lines = rows(seen, limits)
+    header, *lines = lines
     rule = ["---", *["---:"] * (len(header) - 1)]
     return "".join(f"| {' | '.join(line)} |\n" for line in (header, rule, *lines))
 
