@@ -52,6 +52,8 @@ _PROMPT_PARAMS = {
     Endpoint.RESPONSES: "input",
     Endpoint.INPUT_TOKENS: "input",
 }
+_PROMPTS = ("messages", "prompt", "tools")
+"""Where a body's text is."""
 _ENGINE_PATHS = {Endpoint.RESPONSES: Endpoint.CHAT, Endpoint.INPUT_TOKENS: Endpoint.TOKENIZE}
 _GENERATING = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.RESPONSES})
 _ID_PREFIXES = {
@@ -160,7 +162,7 @@ NO_PREFIX = Prefix()
 
 @dataclass(slots=True)  # made for every request: frozen it would take twice as long
 class InferenceRequest:
-    """A validated request, never changed.
+    """A validated request, never changed but by `forget_prompt`.
 
     `body` is the engine's payload without the fields dispatch owns.
     """
@@ -214,6 +216,11 @@ class InferenceRequest:
     """Of its model: prompt and output together; 0: unknown."""
     counted: bool = False
     """`prompt_tokens_estimated` is no estimate: the model's own tokenizer has counted."""
+
+    def forget_prompt(self) -> None:
+        """Its client sees an answer: no other worker is asked, so a stream holds no prompt."""
+        for name in _PROMPTS:
+            self.body.pop(name, None)
 
     @property
     def public_model(self) -> str:

@@ -243,6 +243,7 @@ class Settlement:
         self._last_output = monotonic()
         if self._first_output is None:
             self._first_output = self._last_output
+            self._request.forget_prompt()
 
     def output_ended(self, at: float) -> None:
         """This attempt sends no more; the last of its output left at loop time `at`."""

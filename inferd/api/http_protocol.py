@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import urllib.parse
-from collections import deque
 from dataclasses import dataclass
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -72,6 +71,26 @@ class Served:
 class InferdProtocol(asyncio.Protocol):
     """One client connection."""
 
+    __slots__ = (
+        "_continue_wanted",
+        "_cycles",
+        "_head_bytes",
+        "_head_timer",
+        "_headers",
+        "_heard_at",
+        "_idle_timer",
+        "_limits",
+        "_loop",
+        "_parser",
+        "_reading",
+        "_receiving",
+        "_served",
+        "_url",
+        "_writable",
+        "transport",
+        "write_paused",
+    )
+
     transport: asyncio.Transport
 
     def __init__(self, served: Served) -> None:
@@ -81,7 +100,7 @@ class InferdProtocol(asyncio.Protocol):
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         # What follows a request that asks for the connection's end is not read, and no error.
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        self._cycles: deque[Cycle] = deque()
+        self._cycles: list[Cycle] = []
         """Those without their whole answer; the first one runs."""
         self._receiving: Cycle | None = None
         self._url = b""
@@ -228,7 +247,7 @@ class InferdProtocol(asyncio.Protocol):
 
     def answered(self, cycle: Cycle) -> None:
         assert self._cycles[0] is cycle, "answers leave in the order of their requests"
-        self._cycles.popleft()
+        del self._cycles[0]
         if unread := self.transport.get_write_buffer_size():
             self._loop.call_later(self._limits.stall_s, self._look_at_unread, unread)
         if self.transport.is_closing():

@@ -8,7 +8,6 @@ Failures are kept as an `UpstreamError` for the reader.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from typing import Final, cast
 
@@ -26,6 +25,29 @@ Push = Callable[[bytes], bool]
 
 class Connection(asyncio.Protocol):
     """One TCP connection to a worker; carries one exchange at a time."""
+
+    __slots__ = (
+        "_between_chunks",
+        "_buffered",
+        "_chunk_ended",
+        "_chunks",
+        "_keep_alive",
+        "_parser",
+        "_paused",
+        "_pushed",
+        "_pushed_chunk",
+        "_transport",
+        "_waiter",
+        "error",
+        "head_seen",
+        "headers",
+        "idle_since",
+        "reads",
+        "status",
+        "used",
+        "when_whole",
+        "whole",
+    )
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -51,7 +73,7 @@ class Connection(asyncio.Protocol):
         self._chunk_ended = False
         self._between_chunks = False
         self.error: UpstreamError | None = None
-        self._chunks: deque[bytes] = deque()
+        self._chunks: list[bytes] = []
         self._buffered = 0
 
     @property
@@ -82,7 +104,7 @@ class Connection(asyncio.Protocol):
     def take(self) -> bytes:
         """All bytes read so far, as one block."""
         chunks = self._chunks
-        data = chunks.popleft() if len(chunks) == 1 else b"".join(chunks)
+        data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         chunks.clear()
         self._buffered = 0
         if self._paused and self._transport is not None:
