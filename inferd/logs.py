@@ -38,7 +38,7 @@ _OWN_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {
 KEY_PREFIX: Final = "sk-inferd-"
 _KEY: Final = re.compile(r"(sk-inferd-[A-Za-z0-9_-]{8})[A-Za-z0-9_-]+")
 _BEARER: Final = re.compile(r"(?i)\b(bearer)\s+[A-Za-z0-9._~+/=-]{8,}")
-_LIBRARIES: Final = ("aiohttp", "aiosqlite", "asyncio", "uvicorn")
+_LIBRARIES: Final = ("aiohttp", "aiosqlite", "asyncio")
 
 
 def configure(level: str, handler: logging.Handler | None = None) -> None:

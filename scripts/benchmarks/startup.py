@@ -23,7 +23,7 @@ from tests.fakes.engines import free_port, launch_fake, standing
 
 INFERD = str(Path(sys.executable).parent / "inferd")
 BARE = "python -c pass"
-IMPORTS = 'python -c "import uvicorn, starlette"'
+IMPORTS = 'python -c "import aiohttp.web"'
 HELP = "inferd --help"
 SERVE = "inferd serve, until it listens"
 BUDGETS_MS = {HELP: 250.0, SERVE: 1_000.0}
@@ -100,7 +100,7 @@ def measure(folder: Path, runs: int) -> dict[str, Cost]:
     """Medians, the cases taken in turn."""
     cases: dict[str, Callable[[], Cost]] = {
         BARE: lambda: to_the_end(sys.executable, "-c", "pass"),
-        IMPORTS: lambda: to_the_end(sys.executable, "-c", "import uvicorn, starlette"),
+        IMPORTS: lambda: to_the_end(sys.executable, "-c", "import aiohttp.web"),
         HELP: lambda: to_the_end(INFERD, "--help"),
         SERVE: lambda: until_it_listens(folder),
     }

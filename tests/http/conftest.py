@@ -48,7 +48,7 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess
 
 PROMPTS = ("Tell me a story", "Hold this slot")
 """What most tests ask for: prompts are nobody's business in a log."""
-ALARMS = ("inferd.api", "inferd.dispatch", "uvicorn", "asyncio")
+ALARMS = ("inferd.api", "inferd.dispatch", "asyncio")
 """Whose errors are faults of ours: no test of what clients and workers do may cause any."""
 
 

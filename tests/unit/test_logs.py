@@ -175,8 +175,8 @@ def test_the_level_can_change(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_libraries_speak_only_of_trouble(lines: Lines) -> None:
     logging.getLogger("aiosqlite").debug("every statement")
-    logging.getLogger("uvicorn.error").info("started")
-    logging.getLogger("uvicorn.error").error("broken")
+    logging.getLogger("aiohttp.access").info("started")
+    logging.getLogger("aiohttp.access").error("broken")
     assert [record["msg"] for record in lines()] == ["broken"]
 
 

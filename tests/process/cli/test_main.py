@@ -10,7 +10,7 @@ import pytest
 
 from tests.fakes.inferd_process import Folder
 
-HEAVY = {"aiohttp", "aiosqlite", "pydantic", "rich", "sqlite3", "starlette", "uvicorn", "uvloop"}
+HEAVY = {"aiohttp", "aiosqlite", "pydantic", "rich", "sqlite3", "starlette", "uvloop"}
 WATCHED_HELP = """
 import json, sys
 sys.argv = ["inferd", "--help"]
