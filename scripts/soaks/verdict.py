@@ -92,7 +92,7 @@ async def at_rest(node: ChaosNode) -> list[str]:
     deadline = monotonic() + REST_S_MAX
     while True:
         status = await node.status()
-        held = _held(status) if status else ["inferd does not answer"]
+        held = claims(status) if status else ["inferd does not answer"]
         if not node.real:
             held += await _held_by_engines(node, status)
         if not held or monotonic() > deadline:
@@ -100,7 +100,8 @@ async def at_rest(node: ChaosNode) -> list[str]:
         await asyncio.sleep(0.2)
 
 
-def _held(status: dict[str, Any]) -> list[str]:
+def claims(status: dict[str, Any]) -> list[str]:
+    """What is still claimed, by a status page; empty at rest."""
     accounts = {"requests in flight": status["requests_in_flight"]}
     for pool in status["pools"]:
         accounts[f"waiting for {pool['pool']}"] = sum(pool["waiting"].values())
