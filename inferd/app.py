@@ -45,6 +45,9 @@ from inferd.workers.states import WorkerState
 LAST_WORDS_S: Final = 5.0
 """For error events and closing connections after the grace is over."""
 
+DESCRIPTORS_BESIDE: Final = 256
+"""For what is no stream: the database, logs, files under way, spare connections to workers."""
+
 SIGNAL_DONE, SIGNAL_FAILED = 200, 409
 """How a signal's action ended, in the audit log as if it had been asked by HTTP."""
 
@@ -94,7 +97,7 @@ class App:
         server = loaded.config.server
         state_dir = loaded.resolve(server.state_dir)
         environment = engine_environment(loaded)
-        allow_descriptors()
+        allow_descriptors(server.connections_max)
         async with AsyncExitStack() as stack:
             lock = await stack.enter_async_context(hold(state_dir, SERVE))
             self._public = Listener(parse_address(server.listen), "server.listen")
@@ -250,10 +253,24 @@ async def _ended(server: asyncio.Task[None], listener: Listener) -> None:
         await asyncio.wait([server])
 
 
-def allow_descriptors() -> None:
-    """As many as the system lets this process have: each stream takes two, and shells give 1024."""
+def allow_descriptors(connections_max: int) -> None:
+    """As many as the system lets this process have: each stream takes two, and shells give 1024.
+
+    Warns if these are too few for so many connections.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    streams = (hard - DESCRIPTORS_BESIDE) // 2
+    if hard != resource.RLIM_INFINITY and streams < connections_max:
+        log.warning(
+            "the system lets this process open %d files, enough for %d streams at once, and"
+            " server.connections_max is %d. Raise the hard limit (LimitNOFILE= of the systemd unit,"
+            " ulimit -Hn) or lower connections_max",
+            hard,
+            max(streams, 0),
+            connections_max,
+            extra={"open_files_max": hard, "connections_max": connections_max},
+        )
 
 
 def _freeze() -> None:

@@ -8,7 +8,6 @@ stall of the event loop.
 from __future__ import annotations
 
 import multiprocessing
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -18,6 +17,7 @@ from typing import Any, Final
 from scripts.benchmarks.files import ask_healthz, tail
 from scripts.benchmarks.relay.native import Load
 from scripts.benchmarks.scale.load import AS_MANY_AS_COME
+from scripts.benchmarks.scale.pause import pause
 from scripts.benchmarks.scale.rig import Kind, Rig, Span, rig
 
 SMALL: Final = "small"
@@ -68,7 +68,7 @@ def _asked(running: Rig) -> Iterator[list[float]]:
 
 def _look(running: Rig) -> Seen:
     with _asked(running) as waits_ms:
-        time.sleep(WARM_S)
+        pause(WARM_S)
         before = running.clients[LARGE].report()["requests"]
         span: Span = running.span(SPAN_S)
     small, large = span.told[SMALL], span.told[LARGE]

@@ -11,13 +11,14 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from scripts.benchmarks.relay.native import HOST, used_by
+from scripts.benchmarks.scale.pause import pause
 from scripts.soaks.verdict import claims
 from tests.fakes.engines import free_port
 
@@ -96,7 +97,7 @@ class Gateway:
         """What is still claimed, until nothing is or `REST_S_MAX` are over."""
         until = time.monotonic() + REST_S_MAX
         while (found := claims(self._status())) and time.monotonic() < until:
-            time.sleep(LOOK_S)
+            pause(LOOK_S)
         return found
 
     def rows(self) -> list[dict[str, Any]]:
@@ -118,7 +119,7 @@ class Gateway:
 
 @contextmanager
 def gateway(
-    folder: Path, pools: dict[str, Sequence[int]], *, stall_s: float = 30.0
+    folder: Path, pools: Mapping[str, Sequence[int]], *, stall_s: float = 30.0
 ) -> Iterator[Gateway]:
     """An `inferd serve` in an empty folder whose models are served at these ports.
 
@@ -156,7 +157,7 @@ def _wait_until_it_answers(one: Gateway, process: subprocess.Popen[bytes], model
         with contextlib.suppress(OSError, http.client.HTTPException):
             if ask(one, chat(model, tokens=1)) == http.HTTPStatus.OK:
                 return
-        time.sleep(LOOK_S)
+        pause(LOOK_S)
     tail = (one.folder / "serve.log").read_text(errors="replace")[-600:]
     raise RuntimeError(f"inferd does not answer for {model}; its last words:\n{tail}")
 

@@ -8,13 +8,13 @@ piling up.
 from __future__ import annotations
 
 import sys
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from scripts.benchmarks.relay.native import Load
 from scripts.benchmarks.scale.load import AS_MANY_AS_COME
+from scripts.benchmarks.scale.pause import pause
 from scripts.benchmarks.scale.rig import Cpu, Kind, Rig, Span, rig
 from scripts.benchmarks.scale.search import highest
 
@@ -100,7 +100,7 @@ class Trial:
         """Whether this rate can go on for ever."""
         for name, one in self._rig.clients.items():
             one.rate(rate * SHARE[name])
-        time.sleep(SETTLE_S)
+        pause(SETTLE_S)
         span = self._rig.span(SPAN_S)
         found = _found(span, rate)
         misses = _misses(span, found)
@@ -130,7 +130,7 @@ def request_alone(folder: Path) -> Cpu:
         for name, one in running.clients.items():
             one.open(AS_MANY_AS_COME)
             one.rate(BARE_RATE * SHARE[name])
-        time.sleep(1.5)
+        pause(1.5)
         span = running.span(SPAN_S)
         running.end()
         return span.cpu.per(span.requests)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from scripts.benchmarks.relay.native import Load
 from scripts.benchmarks.scale.gateway import Gateway, gateway
 from scripts.benchmarks.scale.load import Client, Worker, client, worker
+from scripts.benchmarks.scale.pause import pause
 
 LOOK_S: Final = 0.1
 
@@ -70,7 +71,7 @@ class Rig:
         told, _ = self._reports()
         cpu_before, before = self._cpu(told), _sums(told)
         began = time.monotonic()
-        time.sleep(seconds)
+        pause(seconds)
         told, sent = self._reports()
         cpu, after = self._cpu(told), _sums(told)
         took_s = time.monotonic() - began
@@ -101,7 +102,7 @@ class Rig:
         while self.open() != requests:
             if time.monotonic() > until:
                 return False
-            time.sleep(LOOK_S)
+            pause(LOOK_S)
         return True
 
     def end(self) -> dict[str, Any]:
@@ -115,7 +116,7 @@ class Rig:
         while any(self._look(at).open for of in self.workers.values() for at in of):
             for at in (at for of in self.workers.values() for at in of):
                 at.end(at.open)
-            time.sleep(LOOK_S)
+            pause(LOOK_S)
         told = {name: one.end() for name, one in self.clients.items()}
         sent = sum(self._look(at).sent for of in self.workers.values() for at in of)
         sums = _sums(told)
@@ -157,9 +158,7 @@ def rig(folder: Path, kinds: Mapping[str, Kind], *, stall_s: float = 30.0) -> It
         for name, kind in kinds.items():
             how = (programs, name, kind.events_per_s, kind.padding_bytes)
             workers[name] = [stack.enter_context(worker(*how)) for _ in range(kind.workers)]
-        pools: dict[str, Sequence[int]] = {
-            name: [one.port for one in some] for name, some in workers.items()
-        }
+        pools = {name: [one.port for one in some] for name, some in workers.items()}
         one = stack.enter_context(gateway(folder, pools, stall_s=stall_s))
         clients = {
             name: stack.enter_context(client(programs, one.port, one.key, kind.load))

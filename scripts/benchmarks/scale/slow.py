@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from scripts.benchmarks.relay.native import Load
 from scripts.benchmarks.scale.gateway import chat
+from scripts.benchmarks.scale.pause import pause
 from scripts.benchmarks.scale.rig import Kind, Rig, rig
 from scripts.benchmarks.scale.slow_readers import TURN_S, SlowReaders, slow_readers
 
@@ -64,9 +65,10 @@ def _until_cut(running: Rig, readers: SlowReaders, count: int) -> int:
             if begun < count:
                 readers.begin(one.port, one.key, body)
                 begun += 1
-            time.sleep(TURN_S / BEGUN_PER_TURN)
+            pause(TURN_S / BEGUN_PER_TURN)
         worker.look()
-        readers.turn(worker.open)
+        readers.note_cuts(worker.open)
+        readers.turn()
         most = max(most, one.used()[1])
     return most
 
@@ -94,7 +96,7 @@ def look(folder: Path, count: int) -> tuple[Seen, dict[str, Any]]:
         _open(running, QUICK, count)
         before = running.gateway.used()[1]
         _open(running, SLOW, count)
-        time.sleep(SETTLE_S)
+        pause(SETTLE_S)
         reading = running.span(SPAN_S)
         running.clients[SLOW].open(0)
         running.workers[SLOW][0].end(count)

@@ -43,12 +43,15 @@ class SlowReaders:
         self.reading.append(one)
         self.asked_at.append(time.monotonic())
 
-    def turn(self, still_served: int) -> None:
-        """Every one reads a little; of so many the worker still computes the answers."""
+    def note_cuts(self, still_served: int) -> None:
+        """Of so many the worker still computes the answers; the others were cut off by now."""
         now = time.monotonic()
         cut = len(self.asked_at) - still_served
         while len(self.cut_after_s) < cut:
             self.cut_after_s.append(now - self.asked_at[len(self.cut_after_s)])
+
+    def turn(self) -> None:
+        """Every one reads a little."""
         for one in self.reading:
             with contextlib.suppress(BlockingIOError, ConnectionResetError):
                 one.recv(BYTES_A_TURN)
