@@ -17,7 +17,8 @@ def count(row: UsageRow, metrics: Metrics, targets: Targets | None) -> None:
     traffic = metrics.traffic[row.team, row.model, row.version]
     traffic.requests[row.outcome].inc()
     if row.prompt_tokens:
-        traffic.prompt_tokens_cached.inc(row.cached_tokens)
+        if row.cached_tokens:
+            traffic.prompt_tokens_cached.inc(row.cached_tokens)
         traffic.prompt_tokens_computed.inc(row.prompt_tokens - row.cached_tokens)
         traffic.completion_tokens.inc(row.completion_tokens)
     if row.cost_pico:

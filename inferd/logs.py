@@ -18,6 +18,8 @@ from typing import Any, Final, TextIO
 
 import orjson
 
+from inferd.clock import utc_now_us
+
 REQUEST_ID: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
 """Set by the HTTP middleware; every record logged on behalf of that request carries it."""
 
@@ -28,7 +30,9 @@ LINE_WAIT_S: Final = 0.05
 
 _FIELDS: Final = "inferd_fields"
 """The extra fields of a record, if they are known without a search of all that it has."""
-_OWN_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {
+_BLANK: Final = vars(logging.makeLogRecord({}))
+"""What every record has: to find it out anew for each line costs more than to write the line."""
+_OWN_ATTRIBUTES: Final = frozenset(_BLANK) | {
     "asctime",
     "message",
     "taskName",
@@ -68,8 +72,18 @@ def line(logger: logging.Logger, level: int, msg: str, fields: dict[str, object]
 
     As `logger.log`, which also looks for the line of code that logs: no line here shows it.
     """
-    names = {"name": logger.name, "levelno": level, "levelname": logging.getLevelName(level)}
-    logger.handle(logging.makeLogRecord({**names, "msg": msg, **fields, _FIELDS: fields}))
+    record = logging.LogRecord.__new__(logging.LogRecord)
+    record.__dict__ = {
+        **_BLANK,
+        "name": logger.name,
+        "levelno": level,
+        "levelname": logging.getLevelName(level),
+        "msg": msg,
+        "created": utc_now_us() / 1e6,
+        **fields,
+        _FIELDS: fields,
+    }
+    logger.handle(record)
 
 
 class LineHandler(logging.StreamHandler[TextIO]):
@@ -128,10 +142,13 @@ class JsonFormatter(logging.Formatter):
         }
         if (request_id := REQUEST_ID.get()) is not None:
             fields["request_id"] = request_id
-        more = record.__dict__.get(_FIELDS)
-        for name, value in (record.__dict__ if more is None else more).items():
-            if name not in _OWN_ATTRIBUTES:
-                fields.setdefault(name, value)
+        known = record.__dict__.get(_FIELDS)
+        if known is not None:
+            fields = {**fields, **known, **fields}
+        else:
+            for name, value in record.__dict__.items():
+                if name not in _OWN_ATTRIBUTES:
+                    fields.setdefault(name, value)
         if record.exc_info:
             # The end of a traceback tells most.
             fields["exception"] = self.formatException(record.exc_info)[-TEXT_CHARS_MAX:]

@@ -1,12 +1,14 @@
 """How metrics are declared, and how their children are bound to their labels once.
 
 A lookup by labels costs several increments. Label values come from the configuration and from
-enums only, so their number is bounded.
+enums only, so their number is bounded. The library's checks of each count (is it bound, has it an
+exemplar) are left out: they cost more than the counting.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -35,6 +37,20 @@ class Bound(dict[K, C], Generic[K, C]):
         return child
 
 
+class _Counter(Counter):
+    def inc(self, amount: float = 1, exemplar: Mapping[str, str] | None = None) -> None:
+        assert amount >= 0, amount
+        assert exemplar is None, "no exemplars"
+        self._value.inc(amount)
+
+
+class _Histogram(Histogram):
+    def observe(self, amount: float, exemplar: Mapping[str, str] | None = None) -> None:
+        assert exemplar is None, "no exemplars"
+        self._sum.inc(amount)
+        self._buckets[bisect_left(self._upper_bounds, amount)].inc(1)
+
+
 class Declarations:
     """Declares metrics in `registry`; what one owner counts is declared by one subclass."""
 
@@ -42,10 +58,10 @@ class Declarations:
         self._registry = registry
 
     def _counter(self, name: str, labels: str, told: str) -> Counter:
-        return Counter(name, told, labels.split(), registry=self._registry)
+        return _Counter(name, told, labels.split(), registry=self._registry)
 
     def _gauge(self, name: str, labels: str, told: str) -> Gauge:
         return Gauge(name, told, labels.split(), registry=self._registry)
 
     def _histogram(self, name: str, labels: str, told: str, bounds: Sequence[float]) -> Histogram:
-        return Histogram(name, told, labels.split(), buckets=bounds, registry=self._registry)
+        return _Histogram(name, told, labels.split(), buckets=bounds, registry=self._registry)

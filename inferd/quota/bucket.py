@@ -35,12 +35,18 @@ class TokenBucket:
 
     def balance_at(self, now: float) -> float:
         """What is there at `now`, without changing anything."""
-        elapsed_s = max(0.0, now - self.stamp)
-        return min(self.burst, self.balance + elapsed_s * self.rate_per_s)
+        elapsed_s = now - self.stamp
+        if elapsed_s <= 0.0:
+            return self.balance
+        balance = self.balance + elapsed_s * self.rate_per_s
+        if balance > self.burst:
+            return self.burst
+        return balance
 
     def refill(self, now: float) -> None:
-        self.balance = self.balance_at(now)
-        self.stamp = max(self.stamp, now)
+        if now > self.stamp:
+            self.balance = self.balance_at(now)
+            self.stamp = now
 
     def reserve(self, amount: float, now: float) -> bool:
         """Take `amount` if it is there; else take nothing and say False."""

@@ -121,12 +121,18 @@ class Reservation:
 
     __slots__ = ("_account", "_detached", "_open", "_requests", "_tokens", "tokens")
 
-    def __init__(self, account: _Account, pairs: list[_Pair], tokens: int) -> None:
+    def __init__(
+        self,
+        account: _Account,
+        of_tokens: list[TokenBucket],
+        of_requests: list[TokenBucket],
+        tokens: int,
+    ) -> None:
         self.tokens = tokens
         self._account = account
         # Kept from the time of taking: a reload may give the team other buckets meanwhile.
-        self._tokens = [pair.tokens for pair in pairs if pair.tokens is not None]
-        self._requests = [pair.requests for pair in pairs if pair.requests is not None]
+        self._tokens = of_tokens
+        self._requests = of_requests
         self._open = True
         self._detached = False
         account.outstanding_tokens += tokens
@@ -228,22 +234,18 @@ class Buckets:
         if account is None:
             raise InvalidKey("This API key is no longer valid: its team was removed.")
         pairs = account.pairs(model, key_id)
-        longest_s, refused = 0.0, None
-        for pair in pairs:
-            if pair.tokens is not None and tokens > pair.tokens.burst:
-                raise _never_fits(pair.of, tokens, pair.tokens)
-            for kind, bucket in pair.buckets():
-                amount = tokens if kind == "tokens" else 1
-                wait_s = bucket.time_until(amount, now)
-                if wait_s > 0 and wait_s >= longest_s:
-                    longest_s, refused = wait_s, (pair.of, kind, bucket, amount)
-        if refused is not None:
-            raise _limited_for(*refused, longest_s, now)
-        for pair in pairs:
-            for kind, bucket in pair.buckets():
-                taken = bucket.reserve(tokens if kind == "tokens" else 1, now)
-                assert taken
-        return Reservation(account, pairs, tokens)
+        of_tokens = [pair.tokens for pair in pairs if pair.tokens is not None]
+        of_requests = [pair.requests for pair in pairs if pair.requests is not None]
+        for buckets, amount in ((of_tokens, tokens), (of_requests, 1)):
+            for bucket in buckets:
+                bucket.refill(now)
+                if bucket.balance < amount:
+                    raise _refusal(pairs, tokens, now)
+        for bucket in of_tokens:
+            bucket.balance -= tokens
+        for bucket in of_requests:
+            bucket.balance -= 1
+        return Reservation(account, of_tokens, of_requests, tokens)
 
     def edges(self, team: str, now: float, *, model: str, key_id: str) -> list[float]:
         """Numbers of tokens at which such a request is refused: balances and sizes of buckets."""
@@ -288,17 +290,22 @@ class Buckets:
         `model` is empty as long as the request's is not known.
         """
         account = self._accounts.get(team)
-        tightest: dict[str, tuple[float, TokenBucket]] = {}
-        for pair in account.pairs(model, key_id) if account else ():
-            for kind, bucket in pair.buckets():
-                left = bucket.balance_at(now)
-                if kind not in tightest or left < tightest[kind][0]:
-                    tightest[kind] = left, bucket
+        pairs = account.pairs(model, key_id) if account else ()
         headers: dict[str, str] = {}
-        for kind, (left, bucket) in tightest.items():
-            headers[f"x-ratelimit-limit-{kind}"] = str(math.floor(bucket.burst))
-            headers[f"x-ratelimit-remaining-{kind}"] = str(max(0, math.floor(left)))
-            headers[f"x-ratelimit-reset-{kind}"] = duration(bucket.time_until_full(now))
+        for kind, buckets in (
+            ("requests", [pair.requests for pair in pairs if pair.requests is not None]),
+            ("tokens", [pair.tokens for pair in pairs if pair.tokens is not None]),
+        ):
+            least, tightest = math.inf, None
+            for bucket in buckets:
+                left = bucket.balance_at(now)
+                if left < least:
+                    least, tightest = left, bucket
+            if tightest is not None:
+                full_s = (tightest.burst - least) / tightest.rate_per_s
+                headers["x-ratelimit-limit-" + kind] = str(int(tightest.burst))
+                headers["x-ratelimit-remaining-" + kind] = str(int(least)) if least > 0 else "0"
+                headers["x-ratelimit-reset-" + kind] = duration(full_s)
         return headers
 
     def snapshot(self, now: float) -> list[TeamState]:
@@ -342,6 +349,21 @@ def _limited(
         return TokenBucket.full(rate_per_s, burst, now)
     bucket.update(rate_per_s, burst, now)
     return bucket
+
+
+def _refusal(pairs: list[_Pair], tokens: int, now: float) -> InvalidField | RateLimited:
+    """Why it cannot be taken: never, or not now, by the bucket that takes longest."""
+    longest_s, refused = 0.0, None
+    for pair in pairs:
+        if pair.tokens is not None and tokens > pair.tokens.burst:
+            return _never_fits(pair.of, tokens, pair.tokens)
+        for kind, bucket in pair.buckets():
+            amount = tokens if kind == "tokens" else 1
+            wait_s = bucket.time_until(amount, now)
+            if wait_s > 0 and wait_s >= longest_s:
+                longest_s, refused = wait_s, (pair.of, kind, bucket, amount)
+    assert refused is not None, "some bucket has less than was asked for"
+    return _limited_for(*refused, longest_s, now)
 
 
 def _never_fits(of: str, tokens: int, bucket: TokenBucket) -> InvalidField:

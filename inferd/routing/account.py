@@ -112,12 +112,13 @@ class Account:
         if asked.depths_at != self.index.changes:
             asked.depths_at = self.index.changes
             asked.depths = self.index.depths(asked.prefix.keys) if asked.prefix.keys else None
+            asked.most_held_tokens = asked.most_held()
             if asked.prefix.hint is not None:
                 asked.hinted = self.index.holders(asked.prefix.hint)
 
     def price(self, asked: Asked) -> int:
         """What the request should cost its team where most of its prompt is."""
-        hit = max((asked.hit_tokens(bit) for bit in asked.depths), default=0) if asked.depths else 0
+        hit = asked.most_held_tokens
         return self._cost(asked.prompt_tokens - hit, asked.charged_tokens, asked.prompt_tokens)
 
     def price_at(self, claim: Claim, asked: Asked) -> int:
@@ -210,7 +211,7 @@ class Account:
 
     def own_ms(self, asked: Asked) -> float:
         """The soonest first token if nothing were ahead of it."""
-        hit = max((asked.hit_tokens(bit) for bit in asked.depths), default=0) if asked.depths else 0
+        hit = asked.most_held_tokens
         return self.conditions.cost.alone_ms(asked.prompt_tokens - hit, hit)
 
     def _step_ms(self, target: Target) -> float:

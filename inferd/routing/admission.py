@@ -145,7 +145,7 @@ class Admission:
         asked.due = ticket.order = now + target_s
         asked.own_s = own_s
         ticket.latest = asked.due - own_s
-        if ticket.excluded or any(not t.leases and t.ready for t in account.load.targets):
+        if ticket.excluded or account.load.has_idle():
             return
         if self._shedding.sheds(ticket.rank, now):
             retry_s = self._promises.make(SHED_S, asked.prompt_tokens, now)
@@ -162,7 +162,7 @@ class Admission:
         account = self._account
         if not account.conditions.refuse_late or priority is Priority.BATCH:
             return False
-        if any(not target.leases and target.ready for target in account.load.targets):
+        if account.load.has_idle():
             return False
         return self._can_answer(low, now) != self._can_answer(high, now)
 
@@ -190,6 +190,8 @@ class Admission:
                 break
             if other is not ticket:
                 ahead_s += other.asked.own_s
+        if not ahead_s:
+            return 0.0
         return ahead_s / max(1, sum(target.ready for target in self._account.load.targets))
 
     def _can_answer(self, prompt_tokens: int, now: float) -> bool:

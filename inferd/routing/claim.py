@@ -34,6 +34,8 @@ class Asked:
     depths: dict[int, int] | None = None
     """Blocks that targets hold, by bit, looked up when the index had `depths_at` changes."""
     depths_at: int = -1
+    most_held_tokens: int = 0
+    """Prompt tokens that the target holds which holds most, looked up with `depths`."""
     hinted: int = 0
     """Bits of the targets that were sent something under the same hint, looked up with `depths`."""
     adapter: str | None = None
@@ -57,19 +59,23 @@ class Asked:
         """Prompt tokens that the target holds. The last one is always computed."""
         if not self.depths:
             return 0
-        held = int(self.depths.get(bit, 0) * self.prefix.block_tokens)
-        return max(0, min(held, self.prompt_tokens - 1))
+        return self._tokens_of(self.depths.get(bit, 0))
+
+    def most_held(self) -> int:
+        """Prompt tokens that some target holds, at most."""
+        return self._tokens_of(max(self.depths.values())) if self.depths else 0
+
+    def _tokens_of(self, depth: int) -> int:
+        held = int(depth * self.prefix.block_tokens)
+        return max(0, held if held < self.prompt_tokens else self.prompt_tokens - 1)
 
     def claim(self, bit: int) -> Claim:
-        hit = self.hit_tokens(bit)
+        """What it takes there."""
         depth = self.depths.get(bit, 0) if self.depths else 0
-        return Claim(
-            prompt_tokens=self.prompt_tokens,
-            output_tokens=self.output_tokens,
-            choices=self.choices,
-            hit_tokens=hit,
-            pin=self.prefix.keys[depth - 1] if depth else None,
-        )
+        if not depth:
+            return Claim(self.prompt_tokens, self.output_tokens, self.choices)
+        hit, pin = self._tokens_of(depth), self.prefix.keys[depth - 1]
+        return Claim(self.prompt_tokens, self.output_tokens, self.choices, hit, pin)
 
 
 class Claim:

@@ -50,7 +50,11 @@ class EngineCost:
     def output_weight(self, context_tokens: int) -> float:
         """What a generated token costs beside an uncached prompt token."""
         weight = (self.c_ms + self.d_ms * context_tokens / 1e3) / self.b_ms
-        return min(OUTPUT_WEIGHT_MAX, max(OUTPUT_WEIGHT_MIN, weight))
+        if weight < OUTPUT_WEIGHT_MIN:
+            return OUTPUT_WEIGHT_MIN
+        if weight > OUTPUT_WEIGHT_MAX:
+            return OUTPUT_WEIGHT_MAX
+        return weight
 
     def scaled(self, step: float, prefill: float) -> EngineCost:
         return replace(

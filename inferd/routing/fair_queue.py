@@ -93,7 +93,10 @@ class _Lane(Generic[P]):
             team.start = max(self.virtual, team.finish - refund)
         number = next(self._arrivals)
         place.sorted_by = (-math.inf, -number) if front else (place.order, number)
-        insort(team.waiting, place, key=_sorted_by)
+        if team.waiting:
+            insort(team.waiting, place, key=_sorted_by)
+        else:
+            team.waiting.append(place)
         if front or not team.entry or (self.slack and team.waiting[team.passed] is place):
             self._enter(team, before_equals=front)
         self.depth += 1
@@ -121,7 +124,9 @@ class _Lane(Generic[P]):
     def remove(self, place: P) -> None:
         """Whoever is next in the team moves up, at the tag as it is."""
         team = self.teams[place.team]
-        at = bisect_left(team.waiting, place.sorted_by, key=_sorted_by)
+        at = 0
+        if team.waiting[0] is not place:
+            at = bisect_left(team.waiting, place.sorted_by, key=_sorted_by)
         assert team.waiting[at] is place
         del team.waiting[at]
         self.depth -= 1

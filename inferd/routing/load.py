@@ -85,6 +85,13 @@ class LoadTable:
                 return True
         return False
 
+    def has_idle(self) -> bool:
+        """Some target that takes leases has none."""
+        for target in self._targets.values():  # noqa: SIM110 (any() costs twice as much)
+            if not target.leases and target.ready:
+                return True
+        return False
+
     def allowed(self, barred: Collection[str]) -> list[Target]:
         """Who takes leases and is not barred, with room or without."""
         if barred:

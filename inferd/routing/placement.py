@@ -300,9 +300,9 @@ class PredictedTTFT:
         if not target.has_slots(asked.choices):
             return Wait.ROOM
         free = target.kv_free(now)
-        if free is not None and target.kv_need(asked.claim(target.bit)) > free:
-            return Wait.ROOM
-        return None
+        if free is None or asked.prompt_tokens + asked.output_tokens <= free:
+            return None  # as much as it can need, whatever is there already
+        return Wait.ROOM if target.kv_need(asked.claim(target.bit)) > free else None
 
     def _late(self, asked: Asked, targets: Sequence[Target], room_ms: float) -> bool:
         cost = self._conditions.cost

@@ -125,3 +125,23 @@ def test_every_registry_has_its_own_metrics() -> None:
     Metrics(second)
     assert first.get_sample_value("inferd_loop_lag_seconds_count") == 1
     assert second.get_sample_value("inferd_loop_lag_seconds_count") == 0
+
+
+def test_an_observation_counts_in_the_first_bucket_that_holds_it(
+    metrics: Metrics, registry: CollectorRegistry
+) -> None:
+    waits = metrics.pool["chat@v1"].queue_wait[Priority.INTERACTIVE]
+    for seconds in (0.0, 0.001, 0.0011, 60.0, 61.0):
+        waits.observe(seconds)
+    labels = {"pool": "chat@v1", "priority": "interactive"}
+
+    def within(bound: str) -> float | None:
+        return registry.get_sample_value("inferd_queue_wait_seconds_bucket", labels | {"le": bound})
+
+    assert [within(le) for le in ("0.001", "0.005", "30.0", "60.0", "+Inf")] == [2, 3, 3, 4, 5]
+    assert registry.get_sample_value("inferd_queue_wait_seconds_sum", labels) == 121.0021
+
+
+def test_a_count_never_goes_back(metrics: Metrics) -> None:
+    with pytest.raises(AssertionError):
+        metrics.traffic["search", "chat", "v1"].completion_tokens.inc(-1)
