@@ -181,17 +181,22 @@ class Served:
                     return
 
     async def at_rest(self) -> dict[str, Any]:
-        """The status, once nothing is in flight, neither here nor in the engine."""
+        """The status, once nothing is in flight, here or in the engine, or on its way to disk."""
         async with asyncio.timeout(COMMAND_S):
             while True:
                 status = await self.status()
                 worker = status["pools"][0]["workers"][0]
                 if not (status["requests_in_flight"] or worker["engine_running"]):
+                    await self.written()
                     return status
                 await asyncio.sleep(_LOOK_S)
 
+    async def written(self) -> None:
+        """Every row of the ledger is on disk: `inferd reconcile` sees to that before it looks."""
+        await self.ask_admin("reconcile")
+
     def rows(self) -> list[UsageRow]:
-        """The ledger as it is on disk, oldest first."""
+        """The ledger as it is on disk, oldest first; see `written`."""
         names = UsageRow.__dataclass_fields__
         path = self.folder / "state" / "inferd.db"
         connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)

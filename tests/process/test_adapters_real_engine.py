@@ -78,6 +78,7 @@ async def test_two_adapters_in_turn_with_a_reload_between(whole_inferd: ServePro
         assert await said(inferd, "two") == third
         assert await said(inferd, MODEL) == known[MODEL]
         assert (await ask(inferd, "one"))[0] == 404
+        await inferd.written()
         rows = [row for row in inferd.rows() if row.team == "demo"]
         assert sum(row.model == "one" for row in rows) == TURNS // 2 + 2
         assert {row.model for row in rows} == {MODEL, "one", "two"}

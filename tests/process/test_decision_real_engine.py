@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import orjson
@@ -25,7 +24,7 @@ async def test_second_turns_find_their_warm_worker(tmp_path: Path) -> None:
     long = sorted(questions, key=lambda turns: -len(turns[0]))
     async with two_workers(tmp_path) as (inferd, chats):
         turns = await conversations(chats[HEAVY], long[:6])
-        await asyncio.sleep(0.2)
+        await inferd.written()
         worker_of = {row.request_id: row.worker for row in inferd.rows()}
         for first, second in turns:
             assert worker_of[second.request_id] == worker_of[first.request_id]

@@ -109,6 +109,7 @@ async def test_two_engines_answer_together_and_either_may_be_lost(tmp_path: Path
                 await both_ready(inferd, but_not=pid)
                 status, text = await ask(inferd)
                 assert status == 200, text
+        await inferd.written()
         rows = [row for row in inferd.rows() if row.team == "demo" and row.outcome == "completed"]
         assert {(row.worker, row.prefill_worker) for row in rows} == {
             (f"{MODEL}-1-1", f"{MODEL}-1-p1")

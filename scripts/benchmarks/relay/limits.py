@@ -15,7 +15,7 @@ from typing import Final
 from scripts.benchmarks.relay import native
 from scripts.benchmarks.relay.contenders import Running
 from scripts.benchmarks.relay.native import Load, Seen
-from scripts.benchmarks.relay.search import highest
+from scripts.benchmarks.scale.search import highest
 
 ADDED_MS_MAX: Final = 2.0
 STREAMS_AT_FIRST: Final = 250
