@@ -208,7 +208,6 @@ async def run(folder: Path, seconds: float, seed: int) -> Report:
         pools = {MODEL: [plain.port], WIDE: [wide.port]}
         with ExitStack() as stack:
             one = stack.enter_context(gateway(home, pools, stall_s=STALL_S))
-            already = len(pools)  # asked until it answered
             clients = {
                 name: stack.enter_context(client(folder, one.port, one.key, load))
                 for name, (_, load) in LOADS.items()
@@ -216,7 +215,7 @@ async def run(folder: Path, seconds: float, seed: int) -> Report:
             connector = aiohttp.TCPConnector(limit=0)
             async with aiohttp.ClientSession(connector=connector) as http:
                 soak = Soak(one, seconds, seed, http)
-                soak.report.begun["first"] = already
+                soak.report.begun["first"] = one.asked
                 await soak.run(clients)
         soak.judge()
     return soak.report

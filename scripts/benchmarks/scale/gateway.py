@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -85,6 +85,8 @@ class Gateway:
     admin: int
     key: str
     pid: int
+    asked: int = 0
+    """Requests that were sent to find out whether it answers; each has its row."""
 
     def used(self) -> tuple[float, int]:
         """CPU seconds and resident bytes."""
@@ -140,9 +142,8 @@ def gateway(
     ):
         one = Gateway(folder, port, admin, key.strip(), process.pid)
         try:
-            for name in pools:
-                _wait_until_it_answers(one, process, name)
-            yield one
+            asked = sum(_wait_until_it_answers(one, process, name) for name in pools)
+            yield replace(one, asked=asked)
         finally:
             process.send_signal(signal.SIGTERM)
             try:
@@ -151,12 +152,15 @@ def gateway(
                 process.kill()
 
 
-def _wait_until_it_answers(one: Gateway, process: subprocess.Popen[bytes], model: str) -> None:
-    until = time.monotonic() + START_S_MAX
+def _wait_until_it_answers(one: Gateway, process: subprocess.Popen[bytes], model: str) -> int:
+    """How often it was asked; without a ready worker it refuses."""
+    until, asked = time.monotonic() + START_S_MAX, 0
     while process.poll() is None and time.monotonic() < until:
         with contextlib.suppress(OSError, http.client.HTTPException):
-            if ask(one, chat(model, tokens=1)) == http.HTTPStatus.OK:
-                return
+            status = ask(one, chat(model, tokens=1))
+            asked += 1
+            if status == http.HTTPStatus.OK:
+                return asked
         pause(LOOK_S)
     tail = (one.folder / "serve.log").read_text(errors="replace")[-600:]
     raise RuntimeError(f"inferd does not answer for {model}; its last words:\n{tail}")

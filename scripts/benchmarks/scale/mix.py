@@ -104,9 +104,8 @@ class Trial:
         span = self._rig.span(SPAN_S)
         found = _found(span, rate)
         misses = _misses(span, found)
-        cores = span.cpu.gateway / span.seconds
         sys.stderr.write(
-            f"{rate:.0f} requests/s: {'; '.join(misses) or 'held'} ({cores:.2f} of a core)\n"
+            f"{rate:.0f} requests/s: {'; '.join(misses) or 'held'} ({span.in_cores()})\n"
         )
         if not misses and (self.best is None or rate > self.best.rate):
             self.best = found

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from scripts.benchmarks.files import waited_s
 from scripts.benchmarks.relay.native import Load
 from scripts.benchmarks.scale.gateway import Gateway, gateway
 from scripts.benchmarks.scale.load import Client, Worker, client, worker
@@ -51,8 +52,15 @@ class Span(NamedTuple):
     """Events that workers had sent and clients had not yet."""
     open: int
     cpu: Cpu
+    waited_s: float
+    """How long the gateway's loop could have run and had no processor."""
     told: Mapping[str, Any]
     """Each client's report."""
+
+    def in_cores(self) -> str:
+        """Of the gateway, for people: what it used, and what it lacked."""
+        used, lacked = self.cpu.gateway / self.seconds, self.waited_s / self.seconds
+        return f"{used:.2f} of a core, {lacked:.2f} waited for one"
 
     def gap_p99_s(self, model: str) -> float:
         return float(self.told[model]["gap_us"][1]) / 1e6
@@ -70,7 +78,8 @@ class Rig:
         """Look on for so long."""
         told, _ = self._reports()
         cpu_before, before = self._cpu(told), _sums(told)
-        began = time.monotonic()
+        schedule = Path(f"/proc/{self.gateway.pid}/schedstat")
+        began, waited_before_s = time.monotonic(), waited_s(schedule)
         pause(seconds)
         told, sent = self._reports()
         cpu, after = self._cpu(told), _sums(told)
@@ -84,6 +93,7 @@ class Rig:
             backlog=sent - after["events"],
             open=after["open"],
             cpu=Cpu(*(now - then for now, then in zip(cpu, cpu_before, strict=True))),
+            waited_s=waited_s(schedule) - waited_before_s,
             told=told,
         )
 

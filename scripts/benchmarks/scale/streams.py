@@ -97,10 +97,9 @@ class Trial:
         pause(SETTLE_S)
         span = running.span(SPAN_S)
         misses = _misses(span, streams, pace)
-        cores = span.cpu.gateway / span.seconds
         sys.stderr.write(
             f"{streams:,} streams at {pace:.1f} tokens/s: {'; '.join(misses) or 'held'}"
-            f" ({cores:.2f} of a core)\n"
+            f" ({span.in_cores()})\n"
         )
         if not misses and (
             self.best is None or streams * pace > self.best.streams * self.best.pace
