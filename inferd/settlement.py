@@ -159,7 +159,7 @@ class Settlement:
         if kind is not None:
             self._name_the_end(error)
         if not self._postponed:
-            self._close()
+            self._close(self._left)
 
     def reserve(self) -> None:
         """Claim the request's most possible tokens from the buckets it falls under.
@@ -270,7 +270,7 @@ class Settlement:
             elif lease is not None:
                 self._not_billed(lease, answer.bill(), "placed_again")
             if self._left is not None and not self._postponed:
-                self._close()
+                self._close(monotonic())
 
         return close
 
@@ -310,7 +310,7 @@ class Settlement:
         else:
             self.outcome = Outcome.CLIENT_LEFT
 
-    def _close(self) -> None:
+    def _close(self, now: float) -> None:
         ledger = self._ledger
         ledger.open_count -= 1
         if self._free:
@@ -323,7 +323,7 @@ class Settlement:
             self._decoding.correct(self._usage)
         if self._reservation is not None:
             if self._usage.total_tokens or self.outcome in _COUNTED:
-                self._reservation.settle(self._usage.total_tokens, monotonic())
+                self._reservation.settle(self._usage.total_tokens, now)
             else:
                 self._reservation.release()  # refused or failed with nothing to show: free
         row = self._row()

@@ -177,14 +177,14 @@ class Scheduler(LeaseOwner):
     def snapshot(self) -> SchedulerSnapshot:
         return snapshot(self.pool, self._queue, self._account, monotonic())
 
-    def pump(self) -> None:
+    def pump(self, now: float | None = None) -> None:
         """Grant what can be granted, in fair order.
 
         A ticket whose best target is busy is looked past. One that finds no room holds the target
         that will have room for it first: who comes after it cannot keep it waiting for ever.
         """
         queue, account = self._queue, self._account
-        now = monotonic()
+        now = monotonic() if now is None else now
         self._admission.look(now)
         if not queue.waiting:
             return
@@ -258,7 +258,7 @@ class Scheduler(LeaseOwner):
         ticket.cost = self._account.price(ticket.asked)
         self._admission.admit(ticket, now)
         self._queue.push(ticket, front=is_retry)
-        self.pump()
+        self.pump(now)
         if ticket.error is not None:
             raise ticket.error
 
@@ -306,8 +306,9 @@ class Scheduler(LeaseOwner):
 
     def lease_ended(self, lease: Lease) -> None:
         """For a lease only: given back."""
-        self._account.ended(lease, monotonic())
-        self.pump()
+        now = monotonic()
+        self._account.ended(lease, now)
+        self.pump(now)
 
     def lease_billed(self, lease: Lease, usage: Usage) -> None:
         """For a lease only: what it cost."""
