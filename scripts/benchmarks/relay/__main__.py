@@ -30,7 +30,7 @@ from scripts.benchmarks.relay.contenders import (
     running,
 )
 from scripts.benchmarks.relay.limits import Limits, Search
-from scripts.benchmarks.relay.native import Load, Sample
+from scripts.benchmarks.relay.native import Load, Sample, Seen
 from scripts.benchmarks.relay.plot import draw
 from scripts.benchmarks.relay.report import (
     Cost,
@@ -68,11 +68,16 @@ def measure(one: Running, folder: Path, streams: int, seconds: float) -> Cost:
         event_us=_per(steady, lambda sample: sample.events),
         request_us=_per(whole.samples[1:], lambda sample: sample.requests),
         stream_bytes=(max(s.rss_bytes for s in paced.samples) - idle_bytes) / streams,
-        ttft_p50_us=short.result["ttft_us"][0],
-        ttft_p99_us=short.result["ttft_us"][1],
-        gap_p99_us=paced.result["gap_us"][1],
+        ttft_p50_us=_if_any(short, "ttft_us", 0),
+        ttft_p99_us=_if_any(short, "ttft_us", 1),
+        gap_p99_us=_if_any(paced, "gap_us", 1),
         lost=sum(result["errors"] + result["incomplete"] for result in results),
     )
+
+
+def _if_any(seen: Seen, what: str, which: int) -> float:
+    """NaN where no event came: there is no time to tell."""
+    return float(seen.result[what][which]) if seen.samples[-1].events else float("nan")
 
 
 def _per(samples: Sequence[Sample], count: Callable[[Sample], int]) -> float:

@@ -32,7 +32,9 @@ def draw(seen: Rounds) -> str:
         '<rect width="100%" height="100%" fill="white"/>',
     ]
     for number, (what, title) in enumerate(PANELS):
-        costs = {name: [getattr(cost, what) for cost in seen[name]] for name in names}
+        every = {name: [getattr(cost, what) for cost in seen[name]] for name in names}
+        # Who answered nothing of a kind has no bar.
+        costs = {name: values for name, values in every.items() if not any(map(math.isnan, values))}
         parts += _panel(costs, title, number * tall)
     return "\n".join([*parts, "</svg>", ""])
 

@@ -57,3 +57,10 @@ def test_the_plot_shows_everybody_but_the_way_without_a_gateway() -> None:
     texts = [element.text for element in picture.iter() if element.tag.endswith("text")]
     assert texts.count("inferd") == texts.count("splice") == 2
     assert "direct" not in texts
+
+
+def test_who_answered_no_stream_has_no_bar_for_it() -> None:
+    silent = replace(INFERD, event_us=float("nan"), ttft_p50_us=float("nan"))
+    picture = ET.fromstring(draw({**seen(INFERD), "mute": [silent]}))
+    texts = [element.text for element in picture.iter() if element.tag.endswith("text")]
+    assert texts.count("mute") == 1
