@@ -179,8 +179,6 @@ class Cycle:
         if self.continue_wanted and not connection.transport.is_closing():
             self.continue_wanted = False
             connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        if not self._news:
-            connection.read_on()
         while not self._news and not self.gone and not self.whole:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
@@ -191,6 +189,7 @@ class Cycle:
             return {"type": "http.disconnect"}
         self._news = False
         body, self._body = self._body, b""
+        connection.read_on()  # to the body's end and beyond it: that is how a loss is noticed
         return {"type": "http.request", "body": body, "more_body": self.more_body}
 
     def send(self, message: Message) -> Awaitable[None]:
@@ -245,21 +244,22 @@ class Cycle:
             raise RuntimeError("Nothing follows the end of a response.")
         body, more = message.get("body", b""), message.get("more_body", False)
         write = self._connection.transport.write
-        if self._without_body:
-            write(self._head)
-        elif self.chunked:
+        if self.chunked:
             if body:
                 self.write(body)
             if not more:
                 write(b"0\r\n\r\n")
         else:
+            if self._without_body:
+                body = b""
             if self._left_bytes is not None:
                 self._left_bytes -= len(body)
+                if self._left_bytes < 0 or (self._left_bytes and not more):
+                    raise RuntimeError("A response's body is not as long as it was said to be.")
             head, self._head = self._head, b""
-            write(head + body)
+            if head or body:
+                write(head + body)
         if not more:
-            if self._left_bytes and not self._without_body:
-                raise RuntimeError("A response's body is not as long as it was said to be.")
             self._end()
 
     def _end(self) -> None:

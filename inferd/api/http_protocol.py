@@ -29,6 +29,8 @@ PIPELINED_MAX: Final = 16
 """Requests sent ahead on one connection; HTTP clients in use send none."""
 KEEP_ALIVE_S: Final = 75.0
 """Longer than the idle time that clients' pools assume, so that it is they who close."""
+UNREAD_BYTES_MAX: Final = 65_536
+"""Of finished answers; less is left to the idle time, for it may just not have been written yet."""
 DATE_S: Final = 1.0
 _ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
 
@@ -248,7 +250,8 @@ class InferdProtocol(asyncio.Protocol):
     def answered(self, cycle: Cycle) -> None:
         assert self._cycles[0] is cycle, "answers leave in the order of their requests"
         del self._cycles[0]
-        if unread := self.transport.get_write_buffer_size():
+        unread = self.transport.get_write_buffer_size()
+        if unread > UNREAD_BYTES_MAX:
             self._loop.call_later(self._limits.stall_s, self._look_at_unread, unread)
         if self.transport.is_closing():
             return
@@ -263,7 +266,10 @@ class InferdProtocol(asyncio.Protocol):
         if self._cycles:
             left_s = KEEP_ALIVE_S
         elif left_s <= 0:
-            self.transport.close()
+            if self.transport.get_write_buffer_size():
+                self.transport.abort()  # it reads nothing either: to wait for it would be for ever
+            else:
+                self.transport.close()
             return
         self._idle_timer = self._loop.call_later(left_s, self._look_if_idle)
 

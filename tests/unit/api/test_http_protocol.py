@@ -10,7 +10,8 @@ import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from inferd.api import http_protocol
-from inferd.api.disconnect import client_of
+from inferd.api.disconnect import SCOPE_KEY, client_of
+from inferd.api.http_cycle import UNREAD_BODY_BYTES_MAX
 from inferd.api.http_protocol import PIPELINED_MAX, ConnectionLimits
 from inferd.api.listener import Listener
 from inferd.config.address import Address
@@ -171,6 +172,42 @@ async def test_a_client_that_leaves_is_missed_by_all_that_it_had_sent() -> None:
     assert gone == ["/a"], "the other one never began"
 
 
+async def test_a_client_that_sent_much_and_leaves_is_missed_too() -> None:
+    begun, missed = asyncio.Event(), asyncio.Event()
+
+    async def wait(scope: Scope, receive: Receive, send: Send) -> None:
+        del send
+        cycle = scope[SCOPE_KEY]
+        while cycle.more_body:  # noqa: ASYNC110 - nothing tells that all has come, and waits
+            await asyncio.sleep(0)
+        assert len(await whole_body(receive)) > UNREAD_BODY_BYTES_MAX
+        cycle.tell_when_gone(missed.set)
+        begun.set()
+        await missed.wait()
+
+    async with connected(wait) as client:
+        client.request("POST", "/", b"x" * (UNREAD_BODY_BYTES_MAX + 500))
+        await begun.wait()
+        client.reset()
+        await missed.wait()
+
+
+async def test_a_head_is_sent_once_whatever_its_answer_would_have_been() -> None:
+    async def parts(scope: Scope, receive: Receive, send: Send) -> None:
+        del scope, receive
+        headers = [(b"content-length", b"7")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for part in (b"one ", b"two"):
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body"})
+
+    async with connected(parts) as client:
+        client.request("HEAD", "/")
+        assert (await client.head())[1]["content-length"] == "7"
+        client.request("GET", "/")
+        assert (await client.answer()).body == b"one two"
+
+
 @pytest.mark.parametrize("said", [b"a\r\nset-cookie: x", b"a\nb", b"a\rb"])
 async def test_a_header_never_breaks_its_line(
     said: bytes, caplog: pytest.LogCaptureFixture
@@ -209,7 +246,13 @@ async def test_an_answer_that_breaks_off_does_not_look_whole() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b"half"})
 
-    for app in (raises, forgets, short):
+    async def long(scope: Scope, receive: Receive, send: Send) -> None:
+        del scope, receive
+        headers = [(b"content-length", b"2")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"half", "more_body": True})
+
+    for app in (raises, forgets, short, long):
         async with connected(app) as client:
             client.request("GET", "/")
             with suppress(ConnectionError, asyncio.IncompleteReadError):  # cut before its head
