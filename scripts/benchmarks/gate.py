@@ -21,16 +21,18 @@ from scripts.benchmarks.relay.contenders import INFERD, SPLICE, Running, running
 from scripts.benchmarks.relay.native import Load, Sample
 from tests.fakes.engines import free_port
 
-REQUEST_X_MAX: Final = 25.5
+REQUEST_X_MAX: Final = 26.0
 EVENT_X_MAX: Final = 1.55
 """Of the splice's: a tenth above what is usual (22.2 to 24.2, and 1.29 to 1.47 on two cores that
-others used as well). A slide by 15% is over them. What makes either cheaper lowers its bound."""
+others used as well; 23 and 1.4 mostly). A slide of these by 15% is over them. What makes either
+cheaper lowers its bound."""
 EVENTS_PER_S: Final = 25
 REQUESTS: Final = Load(connections=16, tokens=8, seconds=1.0, stream=False)
 STREAMS: Final = Load(connections=300, tokens=200, seconds=1.1)
 ROUNDS_MIN: Final = 6
-ROUNDS_MAX: Final = 20
-"""More than the least are only played while the bound is not kept: noise ends, a slide stays."""
+ROUNDS_MAX: Final = 60
+"""More than the least are only played while the bound is not kept: noise ends, a slide stays. Once,
+beside nothing but what the tests before it had left behind, it took 15."""
 EVENT_ROUNDS_MAX: Final = 4
 SAMPLES_A_SECOND: Final = 4
 

@@ -6,6 +6,7 @@ same rate. Each step plays a few seconds, so a search takes a minute or two for 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -101,5 +102,8 @@ class Search:
             measure = lambda who: _beside(who, self._folder, streams, self._events_per_s)  # noqa: E731
         key = what, value
         if key not in self._known:
-            self._known[key] = measure(self._direct)
+            without = measure(self._direct)
+            if not math.isfinite(without):
+                return False  # nobody is in time where the way without a gateway is not
+            self._known[key] = without
         return measure(one) - self._known[key] <= ADDED_MS_MAX
