@@ -6,6 +6,7 @@ it is, beside what explains it: requests in flight, estimated ones, several choi
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -34,7 +35,14 @@ class Node(Protocol):
 
 
 async def reconcile(node: Node) -> dict[str, Any]:
-    """Every live worker's balance. Raises StorageError."""
+    """Every live worker's balance. Raises StorageError.
+
+    An answer that its client has left is in the engine's counters some moments before its bill is
+    here, so those bills are waited for first: at most `ABANDON_S_MAX` seconds.
+    """
+    async with asyncio.TaskGroup() as group:
+        for client in node.fleet.clients.values():
+            group.create_task(client.settled())
     await node.db.flush()
     started = await node.db.read("SELECT worker, max(started_us) FROM workers GROUP BY worker")
     since_us: dict[str, int] = {row[0]: row[1] for row in started}

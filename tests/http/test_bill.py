@@ -12,9 +12,10 @@ from typing import Any
 import openai
 import pytest
 
+from inferd.inference import Outcome
 from inferd.logs import JsonFormatter
 from tests.fakes.engines import EngineProcess
-from tests.fakes.gateway import TEAM, gateway
+from tests.fakes.gateway import TEAM, gateway, until
 from tests.http.raw_connection import ask, chat, client_of, holding
 from tests.http.test_batches import encoded, ended, line, submitted
 
@@ -180,3 +181,20 @@ async def test_what_is_asked_and_answered_is_nowhere(
         assert SENTINEL not in f"{record.getMessage()} {formatter.format(record)}", record.name
     assert SENTINEL not in exposition
     assert files_that_tell(tmp_path, SENTINEL) == []
+
+
+async def test_the_balance_waits_for_the_bill_of_who_has_just_left(
+    tmp_path: Path, paced: EngineProcess
+) -> None:
+    async with gateway(tmp_path, paced) as inferd:
+        await inferd.engine.fault("ignore_abort")  # the engine's last word takes its time
+        async with client_of(inferd) as client:
+            client.chat(holding())
+            await client.head()
+            await client.chunks(3)
+            client.leave()
+        await until(lambda: not inferd.app.node.dispatch.in_flight)
+        balance = await inferd.ask_admin("GET", "/admin/v1/reconcile")
+        row = await inferd.row()
+    assert row.outcome == Outcome.CLIENT_LEFT
+    assert [told["request_id"] for told in balance["estimated"]] == [row.request_id]
