@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -22,3 +23,6 @@ async def test_all_kinds_of_clients_at_once_leave_nothing_but_their_rows(tmp_pat
     assert sum(report.rows.values()) == sum(report.begun.values()) - refused
     assert report.rows["completed"] >= sum(report.begun[kind] for kind in LOADS)
     assert len(report.memory) >= 2
+    told = json.loads(json.dumps(report.told()))
+    assert told["begun"] == report.begun
+    assert told["rows"] == report.rows
