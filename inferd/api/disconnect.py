@@ -28,6 +28,14 @@ class Client(Protocol):
     """The other end of one request, past what ASGI tells of it. The server puts it in the scope."""
 
     @property
+    def ready(self) -> bool:
+        """The head of a chunked answer has been sent, and the client keeps up."""
+
+    @property
+    def write_chunk(self) -> Callable[[bytes], object]:
+        """As `write`, for a chunk that has its frame."""
+
+    @property
     def gone(self) -> bool:
         """Its connection is lost."""
 
@@ -35,18 +43,11 @@ class Client(Protocol):
     def unread_bytes(self) -> int:
         """Written here, and not yet taken by its kernel."""
 
-    @property
-    def ready(self) -> bool:
-        """The head of a chunked answer has been sent, and the client keeps up."""
-
     def tell_when_gone(self, told: Callable[[], object] | None) -> None:
         """Whom to call when the connection is lost; one at a time."""
 
     def write(self, data: bytes) -> None:
         """A chunk of the answer, at once: only while `ready`, and never of no bytes."""
-
-    def write_chunk(self, chunk: bytes) -> None:
-        """The same, of a chunk that has its frame."""
 
     def abort(self) -> None:
         """Cut the connection; what is unread is lost."""

@@ -44,6 +44,7 @@ class EventStream:
         "_last_sent",
         "_looked",
         "_new_relay",
+        "_pass_chunk",
         "_relay",
         "_send",
         "_stall_s",
@@ -67,6 +68,7 @@ class EventStream:
         self._stall_s = stall_s
         self._client = client
         self._relay: StreamRelay | None = None
+        self._pass_chunk: Callable[[bytes], bytes | None] | None = None
         # Bound once: to ask for the running loop costs more than to ask it for its time.
         self._time = asyncio.get_running_loop().time
         self._arrived = self._last_sent = self._looked = self._accepted_at = self._time()
@@ -78,6 +80,7 @@ class EventStream:
 
     def answer(self, request: InferenceRequest, attempt_id: str) -> StreamRelay:
         self._relay = self._new_relay(request, attempt_id)
+        self._pass_chunk = self._relay.pass_chunk
         return self._relay
 
     async def send(self, data: bytes) -> None:
@@ -99,16 +102,21 @@ class EventStream:
         return True
 
     def push_chunk(self, chunk: bytes) -> bool:
-        """The same for a chunk with its frame, which the client's body then has as well."""
-        client, relay = self._client, self._relay
-        if relay is None or not client.ready:
+        """The same for a chunk with its frame, which the client's body then has as well.
+
+        The way of nearly every token: what is called is read into a variable first, for a call of
+        what a slot holds is the one that the interpreter does not specialise.
+        """
+        client, pass_chunk, time = self._client, self._pass_chunk, self._time
+        if pass_chunk is None or not client.ready:
             return False
-        out = relay.pass_chunk(chunk)
+        out = pass_chunk(chunk)
         if out is None:
             return False
-        self.output_at = self._time()
+        self.output_at = time()
         self._written += len(out)
-        client.write_chunk(out)
+        write_chunk = client.write_chunk
+        write_chunk(out)
         return True
 
     async def end(self) -> None:

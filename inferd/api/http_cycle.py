@@ -80,9 +80,11 @@ class Cycle:
         "gone",
         "keep_alive",
         "more_body",
+        "ready",
         "scope",
         "started",
         "whole",
+        "write_chunk",
     )
 
     def __init__(
@@ -105,21 +107,13 @@ class Cycle:
         self.gone = False
         self.started = False
         self.whole = False
+        # Attributes, for they are asked for with every token.
+        self.ready = False
+        self.write_chunk: Callable[[bytes], object] = connection.transport.write
 
     @property
     def unread_bytes(self) -> int:
         return self._connection.transport.get_write_buffer_size()
-
-    @property
-    def ready(self) -> bool:
-        connection = self._connection
-        return (
-            self.chunked
-            and not connection.write_paused
-            and not self.whole
-            and not self.gone
-            and not connection.transport.is_closing()  # a write would be lost
-        )
 
     def tell_when_gone(self, told: Callable[[], object] | None) -> None:
         self._when_gone = told
@@ -127,11 +121,13 @@ class Cycle:
     def write(self, data: bytes) -> None:
         self._connection.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
-    def write_chunk(self, chunk: bytes) -> None:
-        self._connection.transport.write(chunk)
-
     def abort(self) -> None:
+        self.ready = False
         self._connection.transport.abort()
+
+    def keep_up(self, *, keeps_up: bool) -> None:
+        """Whether the client takes what is written: the connection tells when that changes."""
+        self.ready = keeps_up and self.chunked and not self.whole and not self.gone
 
     async def run(self, app: ASGIApp) -> None:
         """The request's task: nothing that goes wrong in it reaches another one's."""
@@ -153,6 +149,7 @@ class Cycle:
     def lose(self) -> None:
         """The connection is lost."""
         self.gone = True
+        self.ready = False
         self._wake()
         if (told := self._when_gone) is not None:
             told()
@@ -234,6 +231,7 @@ class Cycle:
         self._left_bytes = length
         self.continue_wanted = False
         self.started = True
+        self.keep_up(keeps_up=not self._connection.write_paused)
         if length is None:
             self._connection.transport.write(head)
         else:
@@ -264,6 +262,7 @@ class Cycle:
 
     def _end(self) -> None:
         self.whole = True
+        self.ready = False
         self._wake()
         if not self.keep_alive:
             self._connection.transport.close()

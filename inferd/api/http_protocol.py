@@ -160,12 +160,18 @@ class InferdProtocol(asyncio.Protocol):
     def pause_writing(self) -> None:
         self.write_paused = True
         self._writable = asyncio.Event()
+        self._tell_whether_it_keeps_up()
 
     def resume_writing(self) -> None:
         self.write_paused = False
         if self._writable is not None:
             self._writable.set()
             self._writable = None
+        self._tell_whether_it_keeps_up()
+
+    def _tell_whether_it_keeps_up(self) -> None:
+        if self._cycles:
+            self._cycles[0].keep_up(keeps_up=not self.write_paused)
 
     def shut_down(self) -> None:
         """No further request: close when those that have come are answered."""

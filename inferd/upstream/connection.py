@@ -33,6 +33,7 @@ class Connection(asyncio.Protocol):
         "_chunks",
         "_keep_alive",
         "_parser",
+        "_passing",
         "_paused",
         "_pushed",
         "_pushed_chunk",
@@ -70,6 +71,8 @@ class Connection(asyncio.Protocol):
         self.when_whole: Callable[[Connection], None] | None = None
         self._pushed: Push | None = None
         self._pushed_chunk: Push | None = None
+        self._passing: Push | None = None
+        """`_pushed_chunk`, while what is read next begins where a chunk does."""
         self._chunk_ended = False
         self._between_chunks = False
         self.error: UpstreamError | None = None
@@ -122,11 +125,12 @@ class Connection(asyncio.Protocol):
         """
         self._pushed = push
         self._pushed_chunk = push_chunk
+        self._passing = push_chunk if self._between_chunks else None
         try:
             while self._pushing and not self.whole and self.error is None:
                 await self.wait()
         finally:
-            self._pushed = self._pushed_chunk = None
+            self._pushed = self._pushed_chunk = self._passing = None
 
     async def wait(self) -> None:
         """Until something changed: a head, bytes, the end or an error."""
@@ -162,12 +166,8 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.reads += 1
-        if (
-            self._between_chunks
-            and self._pushed_chunk is not None
-            and self._pushed is not None
-            and self._pushed_chunk(data)
-        ):
+        passing = self._passing
+        if passing is not None and passing(data):
             return  # the parser stands between two chunks as before
         self._chunk_ended = False
         try:
@@ -178,7 +178,10 @@ class Connection(asyncio.Protocol):
         # A piece of the next chunk's size may follow the last one's end: only a line's end is one.
         self._between_chunks = self._chunk_ended and data.endswith(b"\r\n")
         if self._pushed is None or self.whole or self.error is not None:
+            self._passing = None
             self._wake()
+        else:
+            self._passing = self._pushed_chunk if self._between_chunks else None
 
     def on_chunk_header(self) -> None:
         self._chunk_ended = False

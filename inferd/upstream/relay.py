@@ -50,6 +50,21 @@ _USUAL_END: Final = b'"finish_reason":null,"matched_stop":null}]}\n\n'
 """How SGLang ends an event of one choice that says nothing but text."""
 _LINE_END: Final = b"\r\n"
 _USUAL_CHUNK_END: Final = _USUAL_END + _LINE_END
+_USUAL_CHUNK_BYTES_MAX: Final = 2_048
+
+
+def _chunk_heads() -> tuple[bytes, ...]:
+    """The size line of a chunk, by the bytes of the whole chunk: to look it up is cheapest."""
+    heads = [b"\0"] * _USUAL_CHUNK_BYTES_MAX  # there is no chunk of so many bytes
+    for size in range(_USUAL_CHUNK_BYTES_MAX):
+        head = b"%x\r\n" % size
+        whole = len(head) + size + len(_LINE_END)
+        if whole < _USUAL_CHUNK_BYTES_MAX:
+            heads[whole] = head
+    return tuple(heads)
+
+
+_CHUNK_HEADS: Final = _chunk_heads()
 
 
 class StreamRelay(ABC):
@@ -65,6 +80,7 @@ class StreamRelay(ABC):
         "_model",
         "_opened",
         "_pass_through",
+        "_passing",
         "_prompt_tokens_estimated",
         "_response_id",
         "_several",
@@ -95,6 +111,8 @@ class StreamRelay(ABC):
         self._opened = False
         self._left = False
         self._pass_through = False
+        self._passing = False
+        """Between two events of a stream that passes: a usual one needs no look."""
         self._usual_start = b""
         self._finished = 0
         self._created = 0
@@ -107,7 +125,7 @@ class StreamRelay(ABC):
 
         None: not taken, `feed` has to look into them.
         """
-        if not self._pass_through or self._splitter.tail or self.done:
+        if not self._passing:
             return None
         if (
             data.startswith(self._usual_start)
@@ -124,22 +142,22 @@ class StreamRelay(ABC):
 
         None: not taken; it is more or less than one usual event in one chunk.
         """
-        if not self._pass_through or self._splitter.tail or self.done:
+        size = len(chunk)
+        if not self._passing or size >= _USUAL_CHUNK_BYTES_MAX:
             return None
-        start = chunk.find(_LINE_END) + len(_LINE_END)
-        size = len(chunk) - start - len(_LINE_END)
+        head = _CHUNK_HEADS[size]
         if not (
-            chunk.startswith(self._usual_start, start)
+            chunk.startswith(head)
+            and chunk.startswith(self._usual_start, len(head))
             and chunk.endswith(_USUAL_CHUNK_END)
-            and chunk.find(END) == start + size - len(END)
+            and chunk.find(END) == size - len(END) - len(_LINE_END)
             and _TOOLS not in chunk
-            and chunk[: start - len(_LINE_END)] == b"%x" % size
         ):
             return None
         self.events += 1
         if not self._include_usage:
             return chunk
-        event = chunk[start : -len(_LINE_END) - len(_OBJECT_END)]
+        event = chunk[len(head) : -len(_LINE_END) - len(_OBJECT_END)]
         return b"%x\r\n%b%b\r\n" % (len(event) + len(_USAGE_NULL), event, _USAGE_NULL)
 
     def _undecoded(self, block: bytes) -> bytes | None:
@@ -169,12 +187,15 @@ class StreamRelay(ABC):
         Raises:
             InferdError: an error inside the stream, or bytes that are no event stream of ours.
         """
+        self._passing = False
         block = self._splitter.feed(data)
-        if not block or self.done:
+        if self.done:
             return b""
-        if self._pass_through and (passed := self._undecoded(block)) is not None:
-            return passed
-        return self._frames(frames_of(block))
+        out = self._undecoded(block) if self._pass_through else None
+        if out is None:
+            out = self._frames(frames_of(block))
+        self._passing = self._pass_through and not self._splitter.tail and not self.done
+        return out
 
     def client_left(self) -> None:
         """Nobody reads any more and the engine was told to abort: only the usage matters now."""
