@@ -28,6 +28,7 @@ from inferd.errors import (
     WorkerFailedMidStream,
 )
 from inferd.inference import InferenceRequest, Priority, Usage, new_attempt_id
+from inferd.upstream.connection import Taker
 from inferd.upstream.engine_error import from_body
 from inferd.workers.client import OK, Abandoned
 
@@ -65,12 +66,10 @@ class Answer(Protocol):
     def bill(self) -> Usage: ...
 
 
-class Sink(Protocol):
-    """Where an answer goes.
+class Sink(Taker, Protocol):
+    """Where an answer goes: a taker relays at once, and declines what needs a look or a wait.
 
     `content_sent`: the client has seen a part of it, the last one at loop time `output_at`.
-    `push` relays what the worker sent at once, or declines what needs a look or a wait;
-    `push_chunk` one whole chunk of its body, with the frame.
     """
 
     content_sent: bool
@@ -79,10 +78,6 @@ class Sink(Protocol):
     def answer(self, request: InferenceRequest, attempt_id: str) -> Answer: ...
 
     async def send(self, data: bytes) -> None: ...
-
-    def push(self, data: bytes) -> bool: ...
-
-    def push_chunk(self, chunk: bytes) -> bool: ...
 
 
 class Dispatch:
@@ -263,7 +258,7 @@ class Dispatch:
             if out:
                 settlement.output_sent()
                 await sink.send(out)
-            await exchange.push(sink.push, sink.push_chunk)  # no task runs for a common event
+            await exchange.push(sink)  # no task runs for a common event
         if last := answer.end():
             await sink.send(last)
 

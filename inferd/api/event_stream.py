@@ -44,7 +44,6 @@ class EventStream:
         "_last_sent",
         "_looked",
         "_new_relay",
-        "_pass_chunk",
         "_relay",
         "_send",
         "_stall_s",
@@ -68,7 +67,6 @@ class EventStream:
         self._stall_s = stall_s
         self._client = client
         self._relay: StreamRelay | None = None
-        self._pass_chunk: Callable[[bytes], bytes | None] | None = None
         # Bound once: to ask for the running loop costs more than to ask it for its time.
         self._time = asyncio.get_running_loop().time
         self._arrived = self._last_sent = self._looked = self._accepted_at = self._time()
@@ -80,7 +78,6 @@ class EventStream:
 
     def answer(self, request: InferenceRequest, attempt_id: str) -> StreamRelay:
         self._relay = self._new_relay(request, attempt_id)
-        self._pass_chunk = self._relay.pass_chunk
         return self._relay
 
     async def send(self, data: bytes) -> None:
@@ -107,10 +104,10 @@ class EventStream:
         The way of nearly every token: what is called is read into a variable first, for a call of
         what a slot holds is the one that the interpreter does not specialise.
         """
-        client, pass_chunk, time = self._client, self._pass_chunk, self._time
-        if pass_chunk is None or not client.ready:
+        client, relay, time = self._client, self._relay, self._time
+        if relay is None or not client.ready:
             return False
-        out = pass_chunk(chunk)
+        out = relay.pass_chunk(chunk)
         if out is None:
             return False
         self.output_at = time()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 import httptools
 
@@ -19,8 +19,15 @@ BUFFER_BYTES_MAX: Final = 262_144
 FIRST_FINAL_STATUS: Final = 200
 """Below it stand the interim answers (100 Continue), which announce another head."""
 
-Push = Callable[[bytes], bool]
-"""Takes the bytes of one read at once, or declines them."""
+
+class Taker(Protocol):
+    """Takes what a read brought at once, or declines it. Neither may raise."""
+
+    def push(self, data: bytes) -> bool:
+        """Bytes of the body."""
+
+    def push_chunk(self, chunk: bytes) -> bool:
+        """A read that begins where a chunk of the body does, as it came: one whole chunk or not."""
 
 
 class Connection(asyncio.Protocol):
@@ -35,8 +42,7 @@ class Connection(asyncio.Protocol):
         "_parser",
         "_passing",
         "_paused",
-        "_pushed",
-        "_pushed_chunk",
+        "_taker",
         "_transport",
         "_waiter",
         "error",
@@ -69,10 +75,9 @@ class Connection(asyncio.Protocol):
         """How often bytes of the answer came."""
         self._keep_alive = False
         self.when_whole: Callable[[Connection], None] | None = None
-        self._pushed: Push | None = None
-        self._pushed_chunk: Push | None = None
-        self._passing: Push | None = None
-        """`_pushed_chunk`, while what is read next begins where a chunk does."""
+        self._taker: Taker | None = None
+        self._passing: Taker | None = None
+        """The taker, while what is read next begins where a chunk does."""
         self._chunk_ended = False
         self._between_chunks = False
         self.error: UpstreamError | None = None
@@ -115,22 +120,20 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
         return data
 
-    async def push(self, push: Push, push_chunk: Push) -> None:
-        """Give every block to `push` as it is read, until it declines one, or the answer ends.
+    async def push(self, taker: Taker) -> None:
+        """Give every block to `taker` as it is read, until it declines one, or the answer ends.
 
         What was declined, and what came after it, is left for `take`. A read that begins where a
-        chunk of the body does is offered to `push_chunk` first, as it came: it takes it only if it
-        is one whole chunk. No task runs in between: that is what a streamed event costs least
-        with. Neither may raise.
+        chunk of the body does is offered as a chunk first: it is taken only if it is one, and
+        whole. No task runs in between: that is what a streamed event costs least with.
         """
-        self._pushed = push
-        self._pushed_chunk = push_chunk
-        self._passing = push_chunk if self._between_chunks else None
+        self._taker = taker
+        self._passing = taker if self._between_chunks else None
         try:
             while self._pushing and not self.whole and self.error is None:
                 await self.wait()
         finally:
-            self._pushed = self._pushed_chunk = self._passing = None
+            self._taker = self._passing = None
 
     async def wait(self) -> None:
         """Until something changed: a head, bytes, the end or an error."""
@@ -143,7 +146,7 @@ class Connection(asyncio.Protocol):
     @property
     def _pushing(self) -> bool:
         """Not declined so far: `on_body` sees to that while `push` waits."""
-        return self._pushed is not None
+        return self._taker is not None
 
     def has_bytes(self) -> bool:
         return bool(self._chunks)
@@ -167,7 +170,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.reads += 1
         passing = self._passing
-        if passing is not None and passing(data):
+        if passing is not None and passing.push_chunk(data):
             return  # the parser stands between two chunks as before
         self._chunk_ended = False
         try:
@@ -177,11 +180,11 @@ class Connection(asyncio.Protocol):
             self.close()
         # A piece of the next chunk's size may follow the last one's end: only a line's end is one.
         self._between_chunks = self._chunk_ended and data.endswith(b"\r\n")
-        if self._pushed is None or self.whole or self.error is not None:
+        if self._taker is None or self.whole or self.error is not None:
             self._passing = None
             self._wake()
         else:
-            self._passing = self._pushed_chunk if self._between_chunks else None
+            self._passing = self._taker if self._between_chunks else None
 
     def on_chunk_header(self) -> None:
         self._chunk_ended = False
@@ -198,10 +201,10 @@ class Connection(asyncio.Protocol):
         self._keep_alive = self._parser.should_keep_alive()
 
     def on_body(self, body: bytes) -> None:
-        if self._pushed is not None:
-            if self._pushed(body):
+        if self._taker is not None:
+            if self._taker.push(body):
                 return
-            self._pushed = None
+            self._taker = None
         self._chunks.append(body)
         self._buffered += len(body)
         if self._buffered > BUFFER_BYTES_MAX and not self._paused and self._transport is not None:

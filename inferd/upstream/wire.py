@@ -18,7 +18,7 @@ from inferd.upstream.connection import Connection
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from inferd.upstream.connection import Push
+    from inferd.upstream.connection import Taker
 
 CONNECT_S_MAX: Final = 5.0
 ANSWER_BYTES_MAX: Final = 67_108_864
@@ -133,15 +133,15 @@ class Exchange:
                 return b""
             await connection.wait()
 
-    async def push(self, push: Push, push_chunk: Push) -> None:
-        """Bytes of the body go to `push` as they come, until it declines some or the body ends.
+    async def push(self, taker: Taker) -> None:
+        """Bytes of the body go to `taker` as they come, until it declines some or the body ends.
 
-        What comes as one whole chunk goes to `push_chunk` first, with its frame. What both declined
+        What comes as one whole chunk is offered with its frame first. What was declined both ways
         is what `read` gives next; `read` also tells of a lost worker.
         """
         connection = self._connection
         if not connection.has_bytes():
-            await connection.push(push, push_chunk)
+            await connection.push(taker)
 
     async def read_all(self, bytes_max: int = ANSWER_BYTES_MAX) -> bytes:
         """The whole body.

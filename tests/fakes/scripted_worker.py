@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import orjson
 
 from inferd.errors import UpstreamError, WorkerUnreachable
+from inferd.upstream.connection import Taker
 from inferd.workers.client import WorkerClient
 
 PROMPT_TOKENS = 20
@@ -71,13 +71,12 @@ class ScriptedExchange:
             return await self._body()
         return await self._event()
 
-    async def push(
-        self, push: Callable[[bytes], bool], push_chunk: Callable[[bytes], bool]
-    ) -> None:
+    async def push(self, taker: Taker) -> None:
         if self._ready or not self.payload["stream"] or self.worker.status != 200:
             return
         while not self.whole and (data := await self.read()):
-            if not push_chunk(b"%x\r\n%b\r\n" % (len(data), data)) and not push(data):
+            framed = b"%x\r\n%b\r\n" % (len(data), data)
+            if not taker.push_chunk(framed) and not taker.push(data):
                 self._ready.append(data)
                 return
 

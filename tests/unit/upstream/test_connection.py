@@ -28,28 +28,50 @@ class Socket(asyncio.Transport):
         """Likewise."""
 
 
+class Choosy:
+    """Takes what it wants; `..._taken` say of each offer whether it does."""
+
+    def __init__(self, chunks_taken: list[bool], blocks_taken: list[bool]) -> None:
+        self.got: list[bytes] = []
+        self._chunks, self._blocks = iter(chunks_taken), iter(blocks_taken)
+
+    def push(self, data: bytes) -> bool:
+        if not next(self._blocks, True):
+            return False
+        self.got.append(data)
+        return True
+
+    def push_chunk(self, chunk: bytes) -> bool:
+        size, _, rest = chunk.partition(b"\r\n")
+        length = int(size or b"0", 16)
+        if not length or len(rest) != length + 2 or not next(self._chunks, True):
+            return False
+        self.got.append(rest[:-2])
+        return True
+
+
+class ChunksOnly:
+    """Takes whatever is offered as a chunk."""
+
+    def __init__(self) -> None:
+        self.offered: list[bytes] = []
+
+    def push(self, data: bytes) -> bool:
+        del data
+        return False
+
+    def push_chunk(self, chunk: bytes) -> bool:
+        self.offered.append(chunk)
+        return True
+
+
 def framed(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def received(pieces: list[bytes], chunks_taken: list[bool], blocks_taken: list[bool]) -> bytes:
-    """What a pusher and a reader get; `..._taken` say of each offer whether it is taken."""
-    got: list[bytes] = []
-    chunks, blocks = iter(chunks_taken), iter(blocks_taken)
-
-    def push(data: bytes) -> bool:
-        if not next(blocks, True):
-            return False
-        got.append(data)
-        return True
-
-    def push_chunk(chunk: bytes) -> bool:
-        size, _, rest = chunk.partition(b"\r\n")
-        length = int(size or b"0", 16)
-        if not length or len(rest) != length + 2 or not next(chunks, True):
-            return False
-        got.append(rest[:-2])
-        return True
+def received(pieces: list[bytes], taker: Choosy) -> bytes:
+    """What a taker and a reader get."""
+    got = taker.got
 
     async def run() -> None:
         connection = Connection()
@@ -58,7 +80,7 @@ def received(pieces: list[bytes], chunks_taken: list[bool], blocks_taken: list[b
         for piece in pieces:
             if connection.has_bytes():
                 got.append(connection.take())
-            pushing = connection.push(push, push_chunk)
+            pushing = connection.push(taker)
             pushing.send(None)
             connection.data_received(piece)
             pushing.close()
@@ -91,27 +113,23 @@ def test_no_byte_of_a_body_is_lost_or_doubled(
     if at_chunks:  # as a worker writes them, but for some
         edges |= {sum(map(len, chunks[:number])) for number in range(len(chunks) + 1)}
     pieces = [stream[start:end] for start, end in pairwise(sorted(edges))]
-    assert received(pieces, chunks_taken, blocks_taken) == b"".join(parts)
+    assert received(pieces, Choosy(chunks_taken, blocks_taken)) == b"".join(parts)
 
 
 def test_a_chunk_of_its_own_is_not_parsed() -> None:
     """What makes a streamed event cheap: were it offered never, no test of bytes would tell."""
-    offered: list[bytes] = []
-
-    def take(chunk: bytes) -> bool:
-        offered.append(chunk)
-        return True
+    taker = ChunksOnly()
 
     async def run() -> None:
         connection = Connection()
         connection.connection_made(cast("asyncio.BaseTransport", Socket()))
         connection.data_received(HEAD + framed(b"first"))
         connection.take()
-        pushing = connection.push(lambda _: False, take)
+        pushing = connection.push(taker)
         pushing.send(None)
         connection.data_received(framed(b"second"))
         connection.data_received(framed(b"third"))
         pushing.close()
 
     asyncio.run(run())
-    assert offered == [framed(b"second"), framed(b"third")]
+    assert taker.offered == [framed(b"second"), framed(b"third")]
