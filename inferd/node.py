@@ -189,7 +189,9 @@ class Node:
         ]
         origins = self.config.server.cors_origins
         note = self.refusals.note
-        return public_app(self._endpoints, models, self._probes(), count, origins, stored, note)
+        return public_app(
+            self._endpoints, models, self._probes(), count, origins, stored, note, self.db
+        )
 
     def endpoint(
         self, operation: Operation, caller_of: Callable[[Scope], Caller] | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match, Route
@@ -48,6 +48,15 @@ Refused = Callable[[RequestRecord, str, int], None]
 """Notes an answer for whoever asks why: record, route pattern, status."""
 
 
+class Writer(Protocol):
+    """Writes down what requests leave behind."""
+
+    @property
+    def behind(self) -> bool: ...
+
+    async def caught_up(self) -> None: ...
+
+
 class Envelope:
     """Wraps the application of one listener. `operator`: its clients are admins, who see more."""
 
@@ -58,13 +67,18 @@ class Envelope:
         count: Count,
         routes: Sequence[BaseRoute] = (),
         refused: Refused | None = None,
+        writer: Writer | None = None,
         operator: bool = False,
     ) -> None:
-        """`routes`: where several have one path, all of them, for what it allows."""
+        """`routes`: where several have one path, all of them, for what it allows.
+
+        `writer`: whoever comes while it is behind waits, or requests would end the service.
+        """
         self._app = app
         self._routes = routes
         self._count = count
         self._refused = refused
+        self._writer = writer
         self._operator = operator
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -77,6 +91,9 @@ class Envelope:
         token = REQUEST_ID.set(record.request_id)
         sender = _Sender(send, record)
         try:
+            writer = self._writer
+            if writer is not None and writer.behind and scope["path"] not in _QUIET:
+                await writer.caught_up()
             await self._app(scope, receive, sender)
         except ClientGoneError:
             record.outcome = record.outcome or Outcome.CLIENT_LEFT

@@ -13,7 +13,7 @@ from inferd.api.admin_auth import AdminAuth
 from inferd.api.audit import Audit
 from inferd.api.cors import Cors
 from inferd.api.inference_endpoint import InferenceEndpoint
-from inferd.api.middleware import Count, Envelope, Refused
+from inferd.api.middleware import Count, Envelope, Refused, Writer
 from inferd.api.models import Models
 from inferd.api.probes import Probes
 from inferd.storage.audit import Action
@@ -55,8 +55,9 @@ def public_app(
     cors_origins: Collection[str] = (),
     stored: Iterable[Route] = (),
     refused: Refused | None = None,
+    writer: Writer | None = None,
 ) -> ASGIApp:
-    """What teams reach. `stored`: paths of what is kept for them."""
+    """What teams reach. `stored`: paths of what is kept for them; `writer`: who must keep up."""
     inference = [Route(one.path, one, methods=["POST"]) for one in endpoints]
     router = Router(
         [
@@ -72,7 +73,7 @@ def public_app(
     )
     direct = Direct(router, inference)
     app = Cors(direct, cors_origins) if cors_origins else direct
-    return Envelope(app, count=count, routes=router.routes, refused=refused)
+    return Envelope(app, count=count, routes=router.routes, refused=refused, writer=writer)
 
 
 def admin_app(

@@ -38,6 +38,9 @@ POSTED_WAIT_S = 0.025
 """The same of a row that nobody awaits: what a crash may lose."""
 WRITES_QUEUED_MAX = 65_536
 """Three and a half minutes of the fleet's peak of 300 requests/s, some 60 MB."""
+WRITES_BEHIND = 32_768
+"""So many wait only if the disk hangs, or if requests come so fast that the loop, which is never
+idle then, leaves the writer's thread no turn: what comes next waits for the writer."""
 FLUSH_ATTEMPTS_MAX = 6
 RETRY_WAIT_S = 0.1
 """Before the second attempt at a flush; doubles, so that the last comes after 3.1 s."""
@@ -87,6 +90,8 @@ class Database:
         self._due = asyncio.Event()
         """A flush is to be made now."""
         self._timer: asyncio.TimerHandle | None = None
+        self._flushed = asyncio.Event()
+        """Set at the end of a flush, for who waits in `caught_up`."""
         self._failures = 0
         self._last_error: StorageError | None = None
         self._failed: StorageError | None = None
@@ -128,6 +133,17 @@ class Database:
     def queued(self) -> int:
         """Writes that wait for a flush; at most `WRITES_QUEUED_MAX` and one batch."""
         return len(self._queue)
+
+    @property
+    def behind(self) -> bool:
+        """More waits to be written than there should: await `caught_up` before making more."""
+        return len(self._queue) >= WRITES_BEHIND
+
+    async def caught_up(self) -> None:
+        """Until it is no longer `behind`, or has failed, which ends the service."""
+        while self.behind and self._failed is None:
+            self._flushed.clear()
+            await self._flushed.wait()
 
     async def write(
         self, operation: Callable[[Cursor], T], committed: Callable[[T], None] | None = None
@@ -191,6 +207,7 @@ class Database:
                     f"{self._last_error}"
                 )
             if self._failed is not None:
+                self._flushed.set()
                 self._refuse_awaited(self._failed)
                 raise self._failed
             await self._wait_to_retry()
@@ -223,6 +240,7 @@ class Database:
         self, batch: list[_Write], results: list[Result] | Exception, started: float
     ) -> None:
         retried = 0
+        self._flushed.set()
         if isinstance(results, Exception):
             retried = self._settle_failed(batch, results)
             written = 0

@@ -344,6 +344,42 @@ async def test_probes_are_not_in_the_log(lines: Callable[[], list[logging.LogRec
     assert client.counted == [("/healthz", "GET", 200)]
 
 
+class SlowWriter:
+    """Behind until told otherwise."""
+
+    def __init__(self) -> None:
+        self._done = asyncio.Event()
+
+    @property
+    def behind(self) -> bool:
+        return not self._done.is_set()
+
+    async def caught_up(self) -> None:
+        await self._done.wait()
+
+    def catch_up(self) -> None:
+        self._done.set()
+
+
+async def test_a_request_waits_for_a_writer_that_is_behind_and_a_probe_does_not() -> None:
+    seen: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(scope["path"])
+        await hello(scope, send)
+
+    writer = SlowWriter()
+    client = Client()
+    envelope = Envelope(app, count=client._count, writer=writer)
+    async with asyncio.TaskGroup() as group:
+        for path in ("/v1/things/7", "/healthz"):
+            group.create_task(envelope(scope_of(path), receive_nothing, client._send))
+        await asyncio.sleep(1)
+        assert seen == ["/healthz"]
+        writer.catch_up()
+    assert seen == ["/healthz", "/v1/things/7"]
+
+
 async def test_what_is_not_http_passes_by() -> None:
     seen: list[Scope] = []
 

@@ -214,6 +214,19 @@ async def test_the_queue_of_awaited_writes_is_bounded(
             await db.write(partial(insert, 4))
 
 
+async def test_who_waits_for_the_writer_goes_on_when_it_has_caught_up(
+    open_database: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_module, "WRITES_BEHIND", 2 * BATCH_WRITES_MAX)
+    async with running(open_database()) as db:
+        await db.caught_up()  # at once
+        for number in range(3 * BATCH_WRITES_MAX):
+            db.post(partial(insert, number))
+        assert db.behind
+        await db.caught_up()
+        assert 0 < db.queued < 2 * BATCH_WRITES_MAX
+
+
 async def test_the_file_is_its_owners_alone(tmp_path: Path) -> None:
     path = tmp_path / "inferd.db"
     async with running(Database.open(path)) as db:
